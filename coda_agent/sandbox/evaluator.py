@@ -1,0 +1,61 @@
+"""Evaluate an epilogue in PyTorch, in the precision of the accumulator it is given.
+
+With fp64 inputs this is the meaning of the program, free of rounding that matters: the yardstick of tests, error
+analysis and mutant equivalence. It reads the same table as the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kernel_library.runtime import ops
+
+from .ir import Epilogue, Value
+from .primitives import PRIMITIVES
+
+
+@functools.cache
+def _meaning(name: str) -> Callable[..., Any]:
+    """The torch meaning of a primitive as a function of its arguments, ``M``, ``N`` and a tensor ``like``."""
+    primitive = PRIMITIVES[name]
+    arguments = [f"a{i}" for i in range(primitive.arity)]
+    body = primitive.torch.format(*arguments, M="M", N="N", like="like")
+    # The text is the table's own, never a program's.
+    return eval(f"lambda {', '.join([*arguments, 'M', 'N', 'like'])}: {body}", {"torch": torch, "F": F, "ops": ops})  # type: ignore[no-any-return]
+
+
+def evaluate(epilogue: Epilogue, acc: torch.Tensor, operands: Mapping[str, torch.Tensor | float | int]) -> dict[str, torch.Tensor]:
+    """Run ``epilogue`` on the whole accumulator.
+
+    ``acc`` is (M, N); ``operands`` are tensors of their declared extents, scalars as numbers or 0-d tensors, in the
+    dtype the evaluation should have. Returns every output in full: tiles, and reductions over the whole axis.
+    """
+    m, n = acc.shape
+    known: dict[int, Any] = {}
+    for value in epilogue.values():
+        known[id(value)] = _evaluate(value, known, acc, operands, m, n)
+    results = {}
+    for name, value in epilogue.stores.items():
+        extent = epilogue.signature.outputs[name].extent
+        result = torch.as_tensor(known[id(value)], dtype=acc.dtype, device=acc.device)
+        shape = [m] * extent.rows + ([n * extent.columns // 2] if extent.columns else [])
+        results[name] = result.expand(shape) if result.dim() <= len(shape) else result
+    return results
+
+
+def _evaluate(value: Value, known: Mapping[int, Any], acc: torch.Tensor, operands: Mapping[str, Any], m: int, n: int) -> Any:
+    if value.op == "acc":
+        return acc
+    if value.op == "literal":
+        return value.payload
+    if value.op == "operand":
+        return operands[str(value.payload)]
+    arguments = [known[id(argument)] for argument in value.args]
+    if value.op == "item":
+        return arguments[0][value.payload]
+    return _meaning(value.op)(*arguments, m, n, acc)

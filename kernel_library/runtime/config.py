@@ -1,0 +1,70 @@
+"""Launch configurations: how a problem is cut into tiles, and defaults for shapes nobody tuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """How one launch cuts its problem. Never part of what a kernel computes.
+
+    ``subtiles`` splits the columns of a finished tile so that the epilogue needs fewer registers and less shared
+    memory at a time. ``tma`` moves A and W by TMA descriptors (None: whenever the device and the tensors allow),
+    ``load_tma`` and ``store_tma`` the epilogue's tiles.
+    """
+
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 64
+    group_m: int = 8
+    subtiles: int = 1
+    num_warps: int = 8
+    num_stages: int = 3
+    tma: bool | None = None
+    load_tma: bool = False
+    store_tma: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("block_m", "block_n", "block_k", "subtiles", "num_warps"):
+            value = getattr(self, name)
+            if value < 1 or value & (value - 1):
+                raise ValueError(f"Config.{name} must be a power of two; got {value}")
+        if self.block_n // self.subtiles < 8:
+            raise ValueError(f"a sub-tile must keep at least 8 columns; got block_n={self.block_n}, subtiles={self.subtiles}")
+
+
+# (block_m, block_n, warps), widest first: a wide tile moves fewer bytes for each multiplication, narrow ones fill the
+# device when there are few tiles.
+_WIDE = ((128, 256, 8), (128, 128, 8), (64, 256, 4), (64, 128, 4), (64, 64, 4), (32, 128, 4), (32, 64, 4), (16, 128, 4), (16, 64, 4))
+_IEEE = ((64, 64, 4), (32, 64, 4), (16, 64, 4))
+
+
+def default_config(m: int, n: int, itemsize: int, *, multiprocessors: int, hopper: bool, extra_tiles: int) -> Config:
+    """A configuration for an (m, n) product that was never tuned.
+
+    ``itemsize`` is that of A and W in bytes, ``extra_tiles`` the number of full-width tiles that the epilogue loads and
+    stores. Chooses the tile whose padded work, in waves over the multiprocessors, is least.
+    """
+    # fp32 multiplies in IEEE arithmetic on the CUDA cores, where accumulators of large tiles would spill.
+    choices = _IEEE if itemsize == 4 else _WIDE if hopper else _WIDE[1:]
+
+    def cost(choice: tuple[int, int, int]) -> float:
+        block_m, block_n, _ = choice
+        tiles = -(-m // block_m) * -(-n // block_n)
+        waves = -(-tiles // multiprocessors)
+        # Operand bytes a multiplication needs fall with both sides of the tile.
+        return waves * block_m * block_n * (1.0 + 16.0 / block_m + 16.0 / block_n)
+
+    block_m, block_n, warps = min(choices, key=cost)
+    wide = block_m * block_n >= 128 * 256
+    subtiles = (4 if extra_tiles >= 3 else 2) if wide else (2 if block_m * block_n >= 128 * 128 and extra_tiles >= 3 else 1)
+    return Config(
+        block_m,
+        block_n,
+        block_k=32 if itemsize == 4 else 64,
+        subtiles=subtiles,
+        num_warps=warps,
+        num_stages=3 if wide or not hopper else 4,
+        load_tma=extra_tiles >= 3,
+    )

@@ -1,0 +1,452 @@
+"""Launching generated kernels: shapes, layouts, workspaces, descriptors, and registration with PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import warnings
+from collections import namedtuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .config import Config, default_config
+
+Extent = Literal["Tile", "HalfTile", "PairTile", "RowVector", "ColVector", "Scalar"]
+Scalar = float | int
+
+_COLUMNS = {"HalfTile": 0.5, "Tile": 1, "PairTile": 2}
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input beside x and weight. ``element`` is "float" or "int"."""
+
+    name: str
+    extent: Extent
+    element: Literal["float", "int"] = "float"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: a tile in the dtype of x, or a reduction, finished over all tiles and kept in fp32."""
+
+    name: str
+    extent: Extent
+    reduction: Literal["sum", "max", "logsumexp"] | None = None
+    optional: bool = False
+
+
+def _shape(extent: Extent, m: int, n: int) -> tuple[int, ...]:
+    if extent in _COLUMNS:
+        return m, int(n * _COLUMNS[extent])
+    return {"RowVector": (n,), "ColVector": (m,), "Scalar": ()}[extent]
+
+
+class Kernel:
+    """One generated kernel: a GEMM ``x @ weight.T`` with its epilogue fused.
+
+    Calling it takes (..., K) tensors and returns what was asked for; :meth:`run` and :meth:`evaluate` are the two
+    forms behind it, on matrices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        gemm: Any,
+        torch_epilogue: Callable[..., tuple[Tensor, ...]],
+        operands: Sequence[Operand],
+        outputs: Sequence[Output],
+    ) -> None:
+        self.name = name
+        self.gemm = gemm
+        self.torch_epilogue = torch_epilogue
+        self.operands = tuple(operands)
+        self.outputs = tuple(outputs)
+        self.pairs = any(item.extent == "HalfTile" for item in (*self.operands, *self.outputs))
+        self.optional = frozenset(output.name for output in self.outputs if output.optional)
+        self.Result = namedtuple(  # type: ignore[misc]
+            f"{''.join(part.title() for part in name.split('_'))}Result", [output.name for output in self.outputs]
+        )
+        self._op: Callable[..., Sequence[Tensor]] | None = None
+        self._library: torch.library.Library | None = None
+        self._told = False
+
+    # --- Calling ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, x: Tensor, weight: Tensor, *operands: Tensor | Scalar, include: Collection[str] = ()) -> Any:
+        """``x`` (..., K), ``weight`` (N, K), operands of their extents with the leading dimensions of ``x``.
+
+        Returns the tensor where one output results, else a named tuple of those that were asked for.
+        """
+        op = self._op or self.register("coda_agent_kernels")
+        lead = x.shape[:-1]
+        matrix = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        flat = [self._flatten(spec, value, lead) for spec, value in zip(self.operands, operands, strict=True)]
+        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, *flat)):
+            raise RuntimeError(
+                f"{self.name} has no backward yet, and an input requires grad: call it under torch.no_grad() or detach() the inputs"
+            )
+        wanted = [output for output in self.outputs if not output.optional or output.name in include]
+        flags = [output.name in include for output in self.outputs if output.optional]
+        results = dict(zip([o.name for o in self.outputs], op(matrix, weight, *flat, *flags), strict=True))
+        shaped = [self._unflatten(output, results[output.name], lead) for output in wanted]
+        if len(shaped) == 1:
+            return shaped[0]
+        if len(shaped) == len(self.outputs):
+            return self.Result(*shaped)
+        return namedtuple(self.Result.__name__, [output.name for output in wanted])(*shaped)  # type: ignore[misc]
+
+    def _flatten(self, spec: Operand, value: Tensor | Scalar, lead: torch.Size) -> Tensor | Scalar:
+        if spec.extent == "Scalar":
+            if isinstance(value, Tensor):
+                raise TypeError(f"{self.name}: {spec.name} must be a Python number; got a Tensor")
+            return value
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}")
+        if len(lead) == 1 or spec.extent == "RowVector":
+            return value
+        if spec.extent == "ColVector":
+            return value.reshape(-1) if value.shape == lead else value
+        return value.reshape(-1, value.shape[-1]) if value.shape[:-1] == lead else value
+
+    @staticmethod
+    def _unflatten(output: Output, value: Tensor, lead: torch.Size) -> Tensor:
+        if len(lead) == 1 or output.extent == "RowVector":
+            return value
+        return value.reshape(*lead, *value.shape[1:])
+
+    @staticmethod
+    def _symbolic(spec: Operand | Output) -> str:
+        return {"Tile": "(M, N)", "HalfTile": "(M, N/2)", "PairTile": "(M, 2N)", "RowVector": "(N,)", "ColVector": "(M,)", "Scalar": "()"}[
+            spec.extent
+        ]
+
+    def register(self, namespace: str) -> Callable[..., Sequence[Tensor]]:
+        """Define ``torch.ops.<namespace>.<name>`` with CUDA, CPU and fake implementations, once."""
+        if self._op is not None:
+            return self._op
+        types = {"Scalar": {"float": "float", "int": "int"}}
+        inputs = ["Tensor x", "Tensor weight"]
+        inputs += [f"{types.get(o.extent, {}).get(o.element, 'Tensor')} {o.name}" for o in self.operands]
+        inputs += [f"bool return_{o.name}" for o in self.outputs if o.optional]
+        library = torch.library.Library(namespace, "FRAGMENT")
+        returns = ", ".join("Tensor" for _ in self.outputs)
+        library.define(f"{self.name}({', '.join(inputs)}) -> ({returns})")
+        library.impl(self.name, self._on_cuda, "CUDA")
+        library.impl(self.name, self._on_cpu, "CPU")
+        torch.library.register_fake(f"{namespace}::{self.name}", self._fake, lib=library)
+        overload = getattr(getattr(torch.ops, namespace), self.name).default
+        single = len(self.outputs) == 1
+        self._library = library
+        self._op = (lambda *args: (overload(*args),)) if single else overload
+        return self._op
+
+    def _split(self, args: Sequence[Any]) -> tuple[dict[str, Any], set[str]]:
+        count = len(self.operands)
+        operands = dict(zip([o.name for o in self.operands], args[:count], strict=True))
+        optional = [o.name for o in self.outputs if o.optional]
+        return operands, {name for name, wanted in zip(optional, args[count:], strict=True) if wanted}
+
+    def _pack(self, results: Mapping[str, Tensor], x: Tensor) -> Any:
+        packed = tuple(results[o.name] if o.name in results else self._absent(o, x) for o in self.outputs)
+        return packed if len(packed) > 1 else packed[0]
+
+    @staticmethod
+    def _absent(output: Output, x: Tensor) -> Tensor:
+        return x.new_empty(0, dtype=torch.float32 if output.reduction else x.dtype)
+
+    def _on_cuda(self, x: Tensor, weight: Tensor, *args: Any) -> Any:
+        operands, include = self._split(args)
+        return self._pack(self.run(x, weight, operands, include=include), x)
+
+    def _on_cpu(self, x: Tensor, weight: Tensor, *args: Any) -> Any:
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{self.name}: CPU tensors run the kernel's PyTorch form, unfused", stacklevel=2)
+        operands, include = self._split(args)
+        return self._pack(self.evaluate(x, weight, operands, include=include), x)
+
+    def _fake(self, x: Tensor, weight: Tensor, *args: Any) -> Any:
+        operands, include = self._split(args)
+        m, n, _ = self._check(x, weight, operands)
+        results = {
+            o.name: self._empty(o, x, m, n) for o in self.outputs if not o.optional or o.name in include
+        }
+        return self._pack(results, x)
+
+    @staticmethod
+    def _empty(output: Output, x: Tensor, m: int, n: int) -> Tensor:
+        return x.new_empty(_fake_shape(output.extent, m, n), dtype=torch.float32 if output.reduction else x.dtype)
+
+    # --- Checking --------------------------------------------------------------------------------------------------
+
+    def _check(self, a: Tensor, w: Tensor, operands: Mapping[str, Any]) -> tuple[int, int, int]:
+        if a.dim() != 2 or w.dim() != 2:
+            raise ValueError(f"{self.name}: x must be (..., K) and weight (N, K); got {tuple(a.shape)} and {tuple(w.shape)}")
+        m, k = a.shape
+        n, k2 = w.shape
+        if k != k2:
+            raise ValueError(f"{self.name}: x is (..., K={k}) but weight is (N={n}, K={k2}); weight must be (N, K), as nn.Linear stores it")
+        if a.dtype not in _DTYPES:
+            raise TypeError(f"{self.name}: x must be bfloat16, float16 or float32; got {a.dtype}")
+        if w.dtype != a.dtype:
+            raise TypeError(f"{self.name}: x and weight must have one dtype; got {a.dtype} and {w.dtype}")
+        if w.device != a.device:
+            raise ValueError(f"{self.name}: x and weight must be on one device; got {a.device} and {w.device}")
+        if self.pairs and n % 2:
+            raise ValueError(f"{self.name}: N must be even, since columns come in interleaved pairs; weight is (N={n}, K={k})")
+        missing = [o.name for o in self.operands if o.name not in operands]
+        if missing:
+            raise TypeError(f"{self.name}: missing operands: {', '.join(missing)}")
+        for spec in self.operands:
+            value = operands[spec.name]
+            if spec.extent == "Scalar":
+                if isinstance(value, Tensor):
+                    raise TypeError(f"{self.name}: {spec.name} must be a Python number; got a Tensor")
+                continue
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}")
+            expected = _shape(spec.extent, m, n)
+            if tuple(value.shape) != expected:
+                raise ValueError(f"{self.name}: {spec.name} must be {self._symbolic(spec)} = {expected}; got {tuple(value.shape)}")
+            if value.device != a.device:
+                raise ValueError(f"{self.name}: {spec.name} must be on {a.device}, like x; got {value.device}")
+            if spec.element == "int":
+                if value.dtype not in (torch.int64, torch.int32):
+                    raise TypeError(f"{self.name}: {spec.name} must be int64 or int32; got {value.dtype}")
+            elif value.dtype not in _DTYPES:
+                raise TypeError(f"{self.name}: {spec.name} must be bfloat16, float16 or float32; got {value.dtype}")
+        return m, n, k
+
+    def _selected(self, include: Collection[str] | None) -> list[Output]:
+        unknown = set(include or ()) - self.optional
+        if unknown:
+            raise ValueError(f"{self.name} has no optional output {', '.join(sorted(unknown))}; it has: {', '.join(sorted(self.optional)) or 'none'}")
+        return [o for o in self.outputs if not o.optional or include is None or o.name in include]
+
+    # --- The two forms ---------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, a: Tensor, w: Tensor, operands: Mapping[str, Any], *, include: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """The plain-PyTorch form on matrices: fp32 product, fp32 epilogue, outputs rounded once.
+
+        ``a`` is (M, K), ``w`` (N, K); returns outputs by name, all optional ones unless ``include`` names some.
+        """
+        self._check(a, w, operands)
+        widened = [
+            value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+            for value in (operands[o.name] for o in self.operands)
+        ]
+        results = self.torch_epilogue(a.float() @ w.float().T, *widened)
+        by_name = dict(zip([o.name for o in self.outputs], results, strict=True))
+        m, n = a.shape[0], w.shape[0]
+        return {
+            o.name: by_name[o.name].to(torch.float32 if o.reduction else a.dtype).expand(_shape(o.extent, m, n)).contiguous()
+            for o in self._selected(include)
+        }
+
+    def run(
+        self,
+        a: Tensor,
+        w: Tensor,
+        operands: Mapping[str, Any],
+        *,
+        config: Config | None = None,
+        include: Collection[str] | None = None,
+        out: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Launch the Triton kernel on matrices of any strides.
+
+        ``a`` is (M, K), ``w`` (N, K); ``out`` may give tile outputs to write into, of any row stride and with
+        contiguous columns. Returns outputs by name, all optional ones unless ``include`` names some.
+        """
+        m, n, k = self._check(a, w, operands)
+        selected = self._selected(include)
+        config = config or self.default_config(a, m, n)
+        results: dict[str, Tensor] = {}
+        workspaces: dict[str, Tensor] = {}
+        tiles_m, tiles_n = -(-m // config.block_m), -(-n // config.block_n)
+        for output in selected:
+            if output.reduction:
+                slots, length = (tiles_n, m) if output.extent == "ColVector" else (tiles_m, n)
+                workspaces[output.name] = torch.empty((slots, length), dtype=torch.float32, device=a.device)
+            else:
+                given = (out or {}).get(output.name)
+                results[output.name] = self._check_out(output, given, a, m, n) if given is not None else self._empty(output, a, m, n)
+        if m and n:
+            self._launch(a, w, operands, results, workspaces, config, m, n, k, tiles_m * tiles_n)
+        for output in selected:
+            if output.reduction:
+                results[output.name] = _finish(workspaces[output.name], output.reduction)
+        return results
+
+    def _check_out(self, output: Output, given: Tensor, a: Tensor, m: int, n: int) -> Tensor:
+        expected = _shape(output.extent, m, n)
+        if tuple(given.shape) != expected or given.dtype != a.dtype or given.device != a.device:
+            raise ValueError(
+                f"{self.name}: out[{output.name!r}] must be {expected} {a.dtype} on {a.device}; got {tuple(given.shape)} {given.dtype} on {given.device}"
+            )
+        if given.shape[1] > 1 and given.stride(1) != 1:
+            raise ValueError(f"{self.name}: out[{output.name!r}] must have contiguous columns; got strides {given.stride()}")
+        return given
+
+    def default_config(self, a: Tensor, m: int, n: int) -> Config:
+        """The configuration used where none is given."""
+        extra = sum(1 for item in (*self.operands, *self.outputs) if item.extent in _COLUMNS)
+        if a.is_cuda:
+            properties = torch.cuda.get_device_properties(a.device)
+            hopper = torch.version.hip is None and properties.major >= 9
+            return default_config(m, n, a.element_size(), multiprocessors=properties.multi_processor_count, hopper=hopper, extra_tiles=extra)
+        return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
+
+    def _launch(
+        self,
+        a: Tensor,
+        w: Tensor,
+        operands: Mapping[str, Any],
+        results: Mapping[str, Tensor],
+        workspaces: Mapping[str, Tensor],
+        config: Config,
+        m: int,
+        n: int,
+        k: int,
+        tiles: int,
+    ) -> None:
+        block_sub = config.block_n // config.subtiles
+        a_k_major, w_k_major = _k_major(a), _k_major(w)
+        tma = _use_tma(a, w, config)
+        arguments: dict[str, Any] = {
+            "A": _operand_descriptor(a, config.block_m, config.block_k, a_k_major) if tma else a,
+            "W": _operand_descriptor(w, config.block_n, config.block_k, w_k_major) if tma else w,
+            "stride_am": a.stride(0), "stride_ak": a.stride(1), "stride_wn": w.stride(0), "stride_wk": w.stride(1),
+            "M": m, "N": n, "K": k,
+            "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
+            "GROUP_M": config.group_m, "SUBTILES": config.subtiles, "TMA": tma,
+            "A_K_MAJOR": a_k_major, "W_K_MAJOR": w_k_major,
+        }  # fmt: skip
+        loads, stores = [], []
+        for spec in self.operands:
+            value = operands[spec.name]
+            if spec.extent == "Scalar":
+                arguments[f"{spec.name}_value"] = value
+                continue
+            if spec.extent in _COLUMNS:
+                value = value if value.stride(1) == 1 or value.shape[1] == 1 else value.contiguous()
+                loads.append(spec.name)
+                arguments[f"{spec.name}_stride"] = value.stride(0)
+            else:
+                value = value.contiguous()
+            arguments[f"{spec.name}_ptr"] = value
+        for output in self.outputs:
+            if output.optional:
+                arguments[f"STORE_{output.name.upper()}"] = output.name in results or output.name in workspaces
+            if output.reduction:
+                arguments[f"{output.name}_partial"] = workspaces.get(output.name)
+                continue
+            target = results.get(output.name)
+            arguments[f"{output.name}_ptr"] = target
+            arguments[f"{output.name}_stride"] = target.stride(0) if target is not None else 0
+            if target is not None:
+                stores.append(output.name)
+        widths = {item.name: int(block_sub * _COLUMNS[item.extent]) for item in (*self.operands, *self.outputs) if item.extent in _COLUMNS}
+        for flag, names, wanted in (("TMA_LOADS", loads, config.load_tma), ("TMA_STORES", stores, config.store_tma)):
+            tiles_of = [arguments[f"{name}_ptr"] for name in names]
+            use = wanted and tma and all(_descriptor_allowed(t) for t in tiles_of) and all(widths[name] * t.element_size() >= 16 for name, t in zip(names, tiles_of, strict=True))
+            if flag in self.gemm.arg_names:
+                arguments[flag] = use
+                if use:
+                    for name in names:
+                        arguments[f"{name}_ptr"] = _descriptor(arguments[f"{name}_ptr"], (config.block_m, widths[name]))
+        # Operands that the epilogue does not read are absent from the kernel's signature.
+        arguments = {name: value for name, value in arguments.items() if name in self.gemm.arg_names}
+        programs = tiles if not a.is_cuda else min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
+        self.gemm[(programs,)](
+            **arguments,
+            PRECISION="tf32" if a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee",
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
+
+
+def _fake_shape(extent: Extent, m: Any, n: Any) -> tuple[Any, ...]:
+    """Like :func:`_shape`, for symbolic sizes."""
+    return {"Tile": (m, n), "HalfTile": (m, n // 2), "PairTile": (m, n * 2), "RowVector": (n,), "ColVector": (m,)}[extent]
+
+
+def _finish(workspace: Tensor, reduction: str) -> Tensor:
+    """Combine the partials of all tiles: (tiles, length) → (length,)."""
+    if reduction == "sum":
+        return workspace.sum(0)
+    if reduction == "logsumexp":
+        return torch.logsumexp(workspace, 0)
+    return workspace.amax(0) if workspace.shape[0] else workspace.new_full(workspace.shape[1:], -torch.inf)
+
+
+def _k_major(matrix: Tensor) -> bool:
+    """Whether a GEMM operand (rows, K) is contiguous along K rather than along its rows."""
+    return matrix.stride(1) == 1 or matrix.stride(0) != 1
+
+
+def _descriptor_allowed(matrix: Tensor) -> bool:
+    """TMA's rules: 16-byte aligned base, strides of 16 bytes, contiguous last dimension, not empty."""
+    return (
+        matrix.numel() > 0
+        and matrix.stride(1) == 1
+        and matrix.stride(0) > 0
+        and matrix.stride(0) * matrix.element_size() % 16 == 0
+        and matrix.data_ptr() % 16 == 0
+    )
+
+
+def _use_tma(a: Tensor, w: Tensor, config: Config) -> bool:
+    if config.tma is False:
+        return False
+    if a.is_cuda and (torch.version.hip is not None or torch.cuda.get_device_capability(a.device)[0] < 9):
+        return False
+    return all(_descriptor_allowed(t if _k_major(t) else t.T) for t in (a, w))
+
+
+def _operand_descriptor(matrix: Tensor, rows: int, block_k: int, k_major: bool) -> Any:
+    return _descriptor(matrix, (rows, block_k)) if k_major else _descriptor(matrix.T, (block_k, rows))
+
+
+def _descriptor(matrix: Tensor, block: tuple[int, int]) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), list(block))
+
+
+_LOADED = itertools.count()
+
+
+def load(folder: Path | str) -> Kernel:
+    """The kernel in ``<folder>/kernel.py``, whether or not the folder is part of a library."""
+    path = Path(folder).resolve() / "kernel.py"
+    # The parent package is this library, so that the file's relative imports find this runtime.
+    package = __name__.split(".")[0]
+    name = f"{package}._loaded_{next(_LOADED)}.kernel"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(f"there is no kernel at {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    kernel = module.kernel
+    assert isinstance(kernel, Kernel)
+    return kernel
+
+
+__all__ = ["Config", "Kernel", "Operand", "Output", "load"]

@@ -1,0 +1,478 @@
+"""What a kernel is tried on: compact specs that hypothesis draws, and the tensors made from them.
+
+A :class:`Case` is a few numbers and names; it travels as JSON and never holds a tensor. :func:`materialise` turns it
+into tensors, the same ones in the parent and in the worker, because both seed the same CPU generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+if TYPE_CHECKING:
+    import torch
+    from hypothesis.strategies import SearchStrategy
+
+Backend = Literal["interpreter", "cuda"]
+
+DTYPES = ("bf16", "fp16", "fp32")
+A_LAYOUTS = ("row", "column", "padded", "offset")
+W_LAYOUTS = ("nk", "kn", "padded", "offset")
+TILE_LAYOUTS = ("contiguous", "padded", "offset")
+OUTPUT_LAYOUTS = ("given", "padded", "odd", "own")
+REGIMES = ("normal", "integers", "heavy", "equal", "cancelling", "zeros")
+SCALES = (1.0, 1e-3, 16.0)
+
+#: Elements before and after every tensor, so that a stray access meets poison (inputs) or a canary (outputs).
+#: 64 elements keep the 16-byte alignment that TMA asks for, in every dtype.
+MARGIN = 64
+
+#: Largest amplitude of the integer regime: ±1 and ±2 are exact even with bf16 accumulation, ±8 is not.
+AMPLITUDE = 8
+
+
+class OperandLike(Protocol):
+    """An input beside A and W, as operators and kernels describe it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def extent(self) -> str: ...
+    @property
+    def element(self) -> str: ...
+    @property
+    def default(self) -> float | int | None: ...
+
+
+class OutputLike(Protocol):
+    """A result, as operators and kernels describe it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def extent(self) -> str: ...
+    @property
+    def reduction(self) -> str | None: ...
+    @property
+    def optional(self) -> bool: ...
+
+
+class SignatureLike(Protocol):
+    """The part of an operator that making inputs needs."""
+
+    @property
+    def operands(self) -> Sequence[OperandLike]: ...
+    @property
+    def outputs(self) -> Sequence[OutputLike]: ...
+
+
+@dataclass(frozen=True)
+class Operand:
+    """See :class:`OperandLike`."""
+
+    name: str
+    extent: str
+    element: str = "float"
+    default: float | int | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """See :class:`OutputLike`."""
+
+    name: str
+    extent: str
+    reduction: str | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator without its reference: what the worker is told, so that it never imports the user's code."""
+
+    operands: tuple[Operand, ...]
+    outputs: tuple[Output, ...]
+
+    @classmethod
+    def of(cls, operator: SignatureLike) -> Signature:
+        return cls(
+            tuple(Operand(o.name, o.extent, o.element, o.default) for o in operator.operands),
+            tuple(Output(o.name, o.extent, o.reduction, o.optional) for o in operator.outputs),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Signature:
+        return cls(tuple(Operand(**o) for o in data["operands"]), tuple(Output(**o) for o in data["outputs"]))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one launch cuts the problem; the fields of ``kernel_library.runtime.Config``. Never part of the truth."""
+
+    block_m: int = 16
+    block_n: int = 16
+    block_k: int = 16
+    group_m: int = 8
+    subtiles: int = 1
+    num_warps: int = 4
+    num_stages: int = 3
+    tma: bool | None = False
+    load_tma: bool = False
+    store_tma: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One trial. ``acc`` is (m, n) over a reduction of length k; ``optional`` asks for the optional outputs too.
+
+    ``repeat`` runs the kernel twice and compares bitwise; ``twin`` also runs the pointer form of a TMA case.
+    """
+
+    m: int = 1
+    n: int = 2
+    k: int = 1
+    dtype: str = "bf16"
+    regime: str = "normal"
+    scale: float = 1.0
+    a_layout: str = "row"
+    w_layout: str = "nk"
+    tile_layout: str = "contiguous"
+    output_layout: str = "given"
+    optional: bool = True
+    repeat: bool = False
+    twin: bool = False
+    tiling: Tiling = Tiling()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for value, allowed, what in (
+            (self.dtype, DTYPES, "dtype"),
+            (self.regime, REGIMES, "regime"),
+            (self.a_layout, A_LAYOUTS, "layout of a"),
+            (self.w_layout, W_LAYOUTS, "layout of w"),
+            (self.tile_layout, TILE_LAYOUTS, "layout of tile operands"),
+            (self.output_layout, OUTPUT_LAYOUTS, "layout of outputs"),
+        ):
+            if value not in allowed:
+                raise ValueError(f"unknown {what} {value!r}: one of {', '.join(allowed)}")
+        if self.m < 0 or self.n < 1 or self.k < 1:
+            raise ValueError(f"a case needs m >= 0, n >= 1, k >= 1; got {(self.m, self.n, self.k)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Case:
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise ValueError(f"not a case: unknown fields {', '.join(unknown)}")
+        values = dict(data)
+        if "tiling" in values:
+            values["tiling"] = Tiling(**values["tiling"])
+        return cls(**values)
+
+    @property
+    def work(self) -> int:
+        """A rough size, to tell which of two failing cases is the smaller one."""
+        plain = sum(
+            (
+                self.regime != "normal",
+                self.scale != 1.0,
+                self.a_layout != "row",
+                self.w_layout != "nk",
+                self.tile_layout != "contiguous",
+                self.output_layout != "given",
+                self.twin,
+                self.repeat,
+                self.tiling != Tiling(),
+            )
+        )
+        return self.m * self.n + (self.m + self.n) * self.k + plain
+
+
+def extent_shape(extent: str, m: int, n: int) -> tuple[int, ...]:
+    """The full shape of an extent, for an accumulator of shape (m, n)."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "Tile": (m, n),
+        "HalfTile": (m, n // 2),
+        "PairTile": (m, 2 * n),
+        "RowVector": (n,),
+        "ColVector": (m,),
+        "Scalar": (),
+    }
+    return shapes[extent]
+
+
+def is_tile(extent: str) -> bool:
+    return extent in ("Tile", "HalfTile", "PairTile")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "int64": torch.int64}[name]
+
+
+def column_multiple(signature: SignatureLike) -> int:
+    """What n must be divisible by: 2 where columns come in pairs, else 1."""
+    return 2 if any(o.extent == "HalfTile" for o in (*signature.operands, *signature.outputs)) else 1
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+_INTERPRETER_BLOCKS = ((16, 16, 16), (16, 32, 16), (32, 16, 32), (32, 32, 32), (32, 64, 32), (64, 32, 16))
+_CUDA_BLOCKS = ((64, 64, 32), (128, 64, 64), (64, 128, 64), (128, 128, 64), (128, 256, 64))
+
+#: Block-steps (one tile of one block of K) an interpreted launch may take; each costs 3 to 10 ms.
+_INTERPRETER_BUDGET = 72
+
+
+def _lengths(block: int) -> list[int]:
+    """Lengths that meet every edge of a tile of ``block``, simplest first: one, odd, prime, tile ± 1, several tiles."""
+    return [1, 2, 3, 5, 7, block - 1, block, block + 1, block + 5, 2 * block, 2 * block + 3, 3 * block + 1]
+
+
+def _tilings(backend: Backend) -> list[Tiling]:
+    if backend == "cuda":
+        tilings = [Tiling(m, n, k, num_warps=8 if m * n >= 16384 else 4) for m, n, k in _CUDA_BLOCKS]
+        tilings += [replace(tilings[1], tma=None), replace(tilings[3], tma=None, store_tma=True)]
+        return [*tilings, replace(tilings[4], tma=None, subtiles=2, load_tma=True, store_tma=True)]
+    tilings = []
+    for m, n, k in _INTERPRETER_BLOCKS:
+        tilings.append(Tiling(m, n, k))
+        tilings.append(Tiling(m, n, k, group_m=1, tma=None))
+        if n >= 32:
+            tilings.append(Tiling(m, n, k, group_m=2, subtiles=2))
+            tilings.append(Tiling(m, n, k, subtiles=2, tma=None, store_tma=True, load_tma=n == 32))
+    return tilings
+
+
+def strategy(
+    operator: SignatureLike,
+    *,
+    backend: Backend = "interpreter",
+    regimes: Sequence[str] = REGIMES,
+    dtypes: Sequence[str] = DTYPES,
+    tilings: Sequence[Tiling] | None = None,
+    empty: bool = False,
+) -> SearchStrategy[Case]:
+    """Specs for ``operator``, simplest first so that shrinking ends in a small case. ``empty`` draws m = 0 only.
+
+    ``tilings`` are the configurations to try (default: a spread for the backend); tuned ones belong here too.
+    """
+    from hypothesis import strategies as st
+
+    multiple = column_multiple(operator)
+    tiled = any(is_tile(o.extent) for o in operator.operands)
+    choices = list(tilings) if tilings is not None else _tilings(backend)
+
+    @st.composite
+    def draw_case(draw: Callable[[SearchStrategy[Any]], Any]) -> Case:
+        tiling: Tiling = draw(st.sampled_from(choices))
+        bm, bn, bk = tiling.block_m, tiling.block_n, tiling.block_k
+        m = 0 if empty else draw(st.sampled_from(_lengths(bm)))
+        n = draw(st.sampled_from(_lengths(bn)))
+        n += -n % multiple
+        # Multiples of 16 come often: only they have rows that TMA accepts.
+        lengths = [16, 1, 2, 3, 7, bk - 1, bk, bk + 1, 2 * bk, 2 * bk + 3, 4 * bk, 4 * bk + 1, 97, 128, 193]
+        if m <= bm and n <= bn:
+            lengths += [257, 509, 1024] if backend == "interpreter" else [1021, 2048, 4096]
+        k = draw(st.sampled_from(lengths))
+        if backend == "interpreter":
+            tiles = max(1, -(-m // bm)) * -(-n // bn) * tiling.subtiles
+            k = min(k, max(1, _INTERPRETER_BUDGET // tiles - 2) * bk)
+        regime = draw(st.sampled_from(list(regimes)))
+        return Case(
+            m=m,
+            n=n,
+            k=k,
+            dtype=draw(st.sampled_from(list(dtypes))),
+            regime=regime,
+            scale=draw(st.sampled_from(SCALES)) if regime in ("normal", "heavy", "cancelling") else 1.0,
+            a_layout=draw(st.sampled_from(A_LAYOUTS)),
+            w_layout=draw(st.sampled_from(W_LAYOUTS)),
+            tile_layout=draw(st.sampled_from(TILE_LAYOUTS)) if tiled else "contiguous",
+            output_layout=draw(st.sampled_from(OUTPUT_LAYOUTS)),
+            optional=draw(st.sampled_from((True, True, False))),
+            repeat=draw(st.sampled_from((False, False, False, True))),
+            twin=bool(tiling.tma is not False and draw(st.sampled_from((False, True)))),
+            tiling=tiling,
+            seed=draw(st.integers(0, 2**31 - 1)),
+        )
+
+    return draw_case()
+
+
+# --- materialising ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor inside a larger flat buffer, whose other elements are poison: NaN, or a wild index."""
+
+    storage: torch.Tensor  # (elements,)
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def view(self) -> torch.Tensor:
+        return self.storage.as_strided(self.size, self.stride, self.offset)
+
+    def to(self, device: str) -> Placed:
+        return replace(self, storage=self.storage.to(device))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The tensors of a case: a (M, K), w (N, K), and the operands, tensors by extent or Python numbers."""
+
+    placed: dict[str, Placed]
+    scalars: dict[str, float | int]
+    order: tuple[str, ...]
+
+    @property
+    def a(self) -> torch.Tensor:
+        return self.placed["a"].view
+
+    @property
+    def w(self) -> torch.Tensor:
+        return self.placed["w"].view
+
+    @property
+    def operands(self) -> dict[str, Any]:
+        """Operands by name, in the operator's order."""
+        return {name: self.scalars[name] if name in self.scalars else self.placed["operand " + name].view for name in self.order}
+
+    def to(self, device: str) -> Inputs:
+        return replace(self, placed={name: placed.to(device) for name, placed in self.placed.items()})
+
+    def digest(self) -> str:
+        """SHA-256 of every byte of every input, poison included: any write to an input changes it."""
+        import torch
+
+        state = hashlib.sha256()
+        for name in sorted(self.placed):
+            state.update(self.placed[name].storage.cpu().view(torch.uint8).numpy().tobytes())
+        return state.hexdigest()
+
+
+def _place(values: torch.Tensor, layout: str) -> Placed:
+    """Copy ``values`` (one or two dimensions) into a poisoned buffer, in the layout named."""
+    import torch
+
+    if layout in ("column", "kn"):
+        turned = _place(values.t(), "row")
+        return Placed(turned.storage, (turned.size[1], turned.size[0]), (turned.stride[1], turned.stride[0]), turned.offset)
+    width = values.shape[-1]
+    rows = values.shape[0] if values.ndim == 2 else 1
+    offset, pitch = MARGIN, width
+    if layout == "padded" and values.ndim == 2:
+        pitch = -(-width // 16) * 16 + 16
+    elif layout == "offset":
+        offset, pitch = MARGIN + 1, width + 3
+    total = offset + rows * pitch + MARGIN
+    poison = float("nan") if values.is_floating_point() else 1 << 40
+    storage = torch.full((total,), poison, dtype=values.dtype)
+    placed = Placed(storage, tuple(values.shape), (pitch, 1) if values.ndim == 2 else (1,), offset)
+    placed.view.copy_(values)
+    return placed
+
+
+def _values(shape: tuple[int, ...], case: Case, scale: float, generator: torch.Generator) -> torch.Tensor:
+    """fp32 values of the case's regime (cancellation is arranged between a and w by :func:`materialise`)."""
+    import torch
+
+    if case.regime == "integers":
+        return torch.randint(-AMPLITUDE, AMPLITUDE + 1, shape, generator=generator).float()
+    normal = torch.randn(shape, generator=generator)
+    if case.regime == "equal":
+        return torch.full(shape, float(torch.randn((), generator=generator)) * scale)
+    if case.regime == "heavy":
+        # A ratio of normals has Cauchy tails; clipped so that one product cannot leave the range of fp16.
+        normal = (normal / torch.randn(shape, generator=generator).abs().clamp(min=0.05)).clamp(-60.0, 60.0)
+    return normal * scale
+
+
+def _indices(shape: tuple[int, ...], case: Case, sentinels: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """int64 column indices in [0, n): tile borders, random ones, and the sentinels (such as ignore_index)."""
+    import torch
+
+    step = max(1, case.tiling.block_n // case.tiling.subtiles)
+    borders = {0, case.n - 1} | {edge + d for edge in range(step, case.n + 1, step) for d in (-1, 0) if edge + d < case.n}
+    pool = torch.tensor(sorted(borders) + list(sentinels), dtype=torch.int64)
+    chosen = pool[torch.randint(0, len(pool), shape, generator=generator)]
+    uniform = torch.randint(0, case.n, shape, generator=generator)
+    return torch.where(torch.rand(shape, generator=generator) < 0.6, chosen, uniform)
+
+
+def _scalar(operand: OperandLike, case: Case, generator: torch.Generator) -> float | int:
+    import torch
+
+    pick = int(torch.randint(0, 4, (), generator=generator))
+    if operand.element == "int":
+        return int(operand.default) if operand.default is not None else (1, 2, 4, 8)[pick]
+    if operand.default is not None:
+        return float(operand.default)
+    # Exact in every dtype, so that a kernel cannot differ by how it was handed the number.
+    return (1.0, 2.0, 4.0, 8.0)[pick] if case.regime == "integers" else (1.0, 0.5, 2.0, 30.0)[pick]
+
+
+def _operand(operand: OperandLike, case: Case, generator: torch.Generator, sentinels: Sequence[int]) -> torch.Tensor:
+    import torch
+
+    shape = extent_shape(operand.extent, case.m, case.n)
+    if operand.element == "int":
+        return _indices(shape, case, sentinels, generator)
+    if operand.extent == "ColVector":
+        # Row statistics (reciprocal RMS, log-sum-exp, scales): fp32, positive unless the regime is adversarial.
+        if case.regime == "integers":
+            return torch.randint(1, 4, shape, generator=generator).float()
+        if case.regime in ("normal", "zeros", "cancelling"):
+            return torch.rand(shape, generator=generator) * 1.75 + 0.25
+        return _values(shape, case, 1.0, generator)
+    regime = "normal" if case.regime in ("zeros", "cancelling") else case.regime
+    scale = case.scale if is_tile(operand.extent) else 1.0
+    return _values(shape, replace(case, regime=regime), scale, generator).to(torch_dtype(case.dtype))
+
+
+def materialise(case: Case, signature: SignatureLike) -> Inputs:
+    """Make the tensors of a case on the CPU, from its seed alone.
+
+    a and w and float tile and row operands have the case's dtype, float column operands fp32, integer ones int64.
+    The scale multiplies a and tile operands, so the accumulator is near scale·√k and its companions keep pace.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(case.seed)
+    dtype = torch_dtype(case.dtype)
+    a = _values((case.m, case.k), case, case.scale, generator)
+    w = _values((case.n, case.k), case, 1.0, generator)
+    if case.regime == "zeros":
+        a = torch.zeros_like(a)
+    if case.regime == "cancelling" and case.k > 1:
+        # Products of neighbours cancel to about 1/64 of their size: the accumulator is small beside |A||W|.
+        pairs = case.k // 2
+        noise = 1.0 + torch.randn((case.m, pairs), generator=generator) / 64
+        a[:, 1 : 2 * pairs : 2] = -a[:, 0 : 2 * pairs : 2] * noise
+        w[:, 1 : 2 * pairs : 2] = w[:, 0 : 2 * pairs : 2]
+    placed = {"a": _place(a.to(dtype), case.a_layout), "w": _place(w.to(dtype), case.w_layout)}
+    scalars: dict[str, float | int] = {}
+    for operand in signature.operands:
+        if operand.extent == "Scalar":
+            scalars[operand.name] = _scalar(operand, case, generator)
+    # Negative integer scalars stand for "no column", and a caller puts them among the indices.
+    sentinels = [v for o in signature.operands if o.element == "int" and (v := scalars.get(o.name)) is not None and v < 0]
+    for operand in signature.operands:
+        if operand.extent == "Scalar":
+            continue
+        values = _operand(operand, case, generator, cast("list[int]", sentinels))
+        layout = case.tile_layout if is_tile(operand.extent) else "contiguous"
+        placed["operand " + operand.name] = _place(values, layout)
+    return Inputs(placed, scalars, tuple(o.name for o in signature.operands))
