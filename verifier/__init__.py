@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cases import Case
-    from .verify import Report, replay, verify
+    from .gate import Report, replay, verify
 
 __all__ = ["Case", "Report", "replay", "verify"]
 
@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
     if name in ("Report", "replay", "verify"):
         import importlib
 
-        return getattr(importlib.import_module(".verify", __name__), name)
+        return getattr(importlib.import_module(".gate", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

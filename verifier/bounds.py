@@ -88,22 +88,32 @@ _STRUCTURAL = frozenset(
     new_ones scatter""".split()
 )
 _COMPARISONS = frozenset("lt le gt ge eq ne".split())
-_LOGICAL = frozenset("bitwise_and bitwise_or bitwise_not bitwise_xor logical_and logical_or logical_not logical_xor".split())
+_LOGICAL = frozenset(
+    "bitwise_and bitwise_or bitwise_not bitwise_xor logical_and logical_or logical_not logical_xor".split()
+)
 
 #: Exact in floating point: they choose or flip, and never round.
-_ROUNDLESS = frozenset("neg abs relu maximum minimum clamp clamp_min clamp_max threshold sign round floor ceil trunc fmin fmax".split())
+_ROUNDLESS = frozenset(
+    "neg abs relu maximum minimum clamp clamp_min clamp_max threshold sign round floor ceil trunc fmin fmax".split()
+)
 
 #: Exact on integers, so long as the results stay below 2^24.
 _INTEGRAL = _ROUNDLESS | frozenset("add sub rsub mul square".split())
 
 #: exp(x) is computed as exp2(x·log2 e), whose argument is rounded: the relative error grows with |x|.
-_EXPONENTIAL = frozenset("exp exp2 sigmoid silu softplus tanh log_sigmoid mish sinh cosh silu_backward sigmoid_backward".split())
+_EXPONENTIAL = frozenset(
+    "exp exp2 sigmoid silu softplus tanh log_sigmoid mish sinh cosh silu_backward sigmoid_backward".split()
+)
 
 #: Good to an absolute error where the value nears zero: range reduction, or a kernel that writes exp(x) - 1 or log(1 + x).
-_ABSOLUTE = frozenset("sin cos tan log log2 log10 log1p expm1 logaddexp logaddexp2 acos asin atan atan2 acosh atanh erfinv".split())
+_ABSOLUTE = frozenset(
+    "sin cos tan log log2 log10 log1p expm1 logaddexp logaddexp2 acos asin atan atan2 acosh atanh erfinv".split()
+)
 
 #: Monotone: the ends of an interval map to the ends of its image, so no derivative is needed.
-_MONOTONE = frozenset("exp exp2 sigmoid tanh erf softplus relu sqrt log log2 log10 log1p expm1 round floor ceil trunc sign atan".split())
+_MONOTONE = frozenset(
+    "exp exp2 sigmoid tanh erf softplus relu sqrt log log2 log10 log1p expm1 round floor ceil trunc sign atan".split()
+)
 
 #: A pole: an interval of the last argument that holds zero has no bound.
 _POLES = frozenset("div reciprocal rsqrt log log2 log10 true_divide".split())
@@ -155,7 +165,11 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         if name in _COMPARISONS:
             return self._comparison(args, value, whole)
         if name in _LOGICAL:
-            error = None if all(x.error is None for x in flat) else torch.stack([x.err.expand(value.shape) for x in flat]).amax(0)
+            error = (
+                None
+                if all(x.error is None for x in flat)
+                else torch.stack([x.err.expand(value.shape) for x in flat]).amax(0)
+            )
             return Bounded(value, error, whole)
         if name == "where":
             return self._where(args, value, whole)
@@ -196,7 +210,9 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         return tree_map(lambda v, e: Bounded(v, e.double(), whole and _integral(v)), value, moved)
 
     def _comparison(self, args: Any, value: Tensor, whole: bool) -> Bounded:
-        left, right = (x if isinstance(x, Bounded) else Bounded(torch.as_tensor(x, dtype=torch.float64)) for x in args[:2])
+        left, right = (
+            x if isinstance(x, Bounded) else Bounded(torch.as_tensor(x, dtype=torch.float64)) for x in args[:2]
+        )
         if left.error is None and right.error is None:
             return Bounded(value, None, whole)
         reach = left.err + right.err
@@ -204,7 +220,9 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         return Bounded(value, unsure.double().expand(value.shape), whole)
 
     def _where(self, args: Any, value: Tensor, whole: bool) -> Bounded:
-        condition, x, y = (a if isinstance(a, Bounded) else Bounded(torch.as_tensor(a, dtype=torch.float64)) for a in args)
+        condition, x, y = (
+            a if isinstance(a, Bounded) else Bounded(torch.as_tensor(a, dtype=torch.float64)) for a in args
+        )
         exact = whole and _integral(value)
         if all(b.error is None for b in (condition, x, y)):
             return Bounded(value, None, exact)
@@ -233,8 +251,11 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         """What evaluating one operation in fp32 may add, beside an exact evaluation of its rounded operands."""
         size = value.double().abs()
         first = next((x for x in args if isinstance(x, Bounded)), None)
+        flushed: float | Tensor = TINY
         if name in _EXPONENTIAL and first is not None:
-            size = size * (1.0 + _wide(first.value).abs())
+            growth = 1.0 + _wide(first.value).abs()
+            # silu is x times a sigmoid that is flushed to zero, or whose exp overflows, where it nears 2^-126.
+            size, flushed = size * growth, TINY * torch.nan_to_num(growth, posinf=0.0)
         elif name in ("sin", "cos", "tan") and first is not None:
             size = size + 1.0 + _wide(first.value).abs()
         elif name in _ABSOLUTE:
@@ -245,8 +266,13 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         elif name in ("add", "sub", "rsub"):
             # Reassociated sums pass through intermediates as large as their terms.
             for x in args[:2]:
-                size = torch.maximum(size, _wide(x.value).abs() if isinstance(x, Bounded) else torch.as_tensor(abs(float(x)), dtype=torch.float64))
-        error = self.unit * torch.nan_to_num(size, nan=0.0, posinf=0.0) + TINY
+                size = torch.maximum(
+                    size,
+                    _wide(x.value).abs()
+                    if isinstance(x, Bounded)
+                    else torch.as_tensor(abs(float(x)), dtype=torch.float64),
+                )
+        error = self.unit * torch.nan_to_num(size, nan=0.0, posinf=0.0) + flushed
         # An intermediate beyond fp32 becomes infinite in the kernel: nothing can be said about what follows from it.
         return torch.where(value.double().abs() > FP32_MAX, torch.where(torch.isfinite(value), math.inf, 0.0), error)
 
@@ -275,7 +301,9 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
             return args[0].err
         if name == "mul":
             (x, ex), (y, ey) = (
-                (_wide(b.value).abs(), b.err) if isinstance(b, Bounded) else (torch.as_tensor(abs(float(b)), dtype=torch.float64), None)
+                (_wide(b.value).abs(), b.err)
+                if isinstance(b, Bounded)
+                else (torch.as_tensor(abs(float(b)), dtype=torch.float64), None)
                 for b in args[:2]
             )
             # An infinite factor is exact as such (a mask): zero error beside it stays zero.
@@ -379,7 +407,11 @@ class ErrorAnalysis(fx.Interpreter):  # type: ignore[misc]
         distance = torch.where(weights > 0, (top - wide).abs(), 0.0)
         terms = wide.numel() // max(1, value.numel())
         relative = torch.nan_to_num((weights * (1.0 + distance)).sum(dim, True)) + math.sqrt(max(1, terms))
-        own = self.unit * (relative + torch.nan_to_num(keep, nan=0.0, posinf=0.0, neginf=0.0).abs() + torch.nan_to_num(top - keep).abs())
+        own = self.unit * (
+            relative
+            + torch.nan_to_num(keep, nan=0.0, posinf=0.0, neginf=0.0).abs()
+            + torch.nan_to_num(top - keep).abs()
+        )
         moved = torch.logsumexp(wide + error, dim, True) - keep
         total = own + torch.where(torch.isfinite(keep) | ~torch.isnan(moved), moved, 0.0)
         return Bounded(value, _unbounded(total.reshape(value.shape)))
@@ -421,7 +453,20 @@ class Reference:
 
 
 def trace(function: Callable[..., Any], arguments: Sequence[Tensor]) -> fx.GraphModule:
-    """The ATen graph of ``function`` on tensors like ``arguments``, without mutation."""
+    """The ATen graph of ``function`` on tensors like ``arguments``, without mutation. Depends on their shapes alone."""
+    key = (function, tuple((tuple(x.shape), x.dtype) for x in arguments))
+    graph = _traced.get(key)
+    if graph is None:
+        while len(_traced) >= 128:
+            del _traced[next(iter(_traced))]
+        graph = _traced[key] = _trace(function, arguments)
+    return graph
+
+
+_traced: dict[Any, fx.GraphModule] = {}
+
+
+def _trace(function: Callable[..., Any], arguments: Sequence[Tensor]) -> fx.GraphModule:
     table = torch._decomp.get_decompositions(_DECOMPOSED)
     functional = torch.func.functionalize(lambda *xs: tuple(function(*xs)), remove="mutations")
     try:
@@ -481,7 +526,9 @@ def analyse(
             found.append(ErrorAnalysis(graph, evaluation).run(Bounded(acc, error, whole), *bounded))
     names = [output.name for output in operator.outputs]
     if len(values) != len(names):
-        raise AnalysisError(f"the reference returns {len(values)} values; its annotation promises {len(names)}: {', '.join(names)}")
+        raise AnalysisError(
+            f"the reference returns {len(values)} values; its annotation promises {len(names)}: {', '.join(names)}"
+        )
     return Reference(
         {name: value.double() for name, value in zip(names, values, strict=True)},
         {name: b.err.expand(b.value.shape) for name, b in zip(names, found[0], strict=True)},
@@ -503,7 +550,11 @@ def unfused(operator: Any, a: Tensor, w: Tensor, operands: Mapping[str, Any]) ->
             out = []
             for operand in operator.operands:
                 given = operands[operand.name]
-                value = given if isinstance(given, Tensor) else torch.tensor(given, dtype=None if operand.element == "int" else dtype)
+                value = (
+                    given
+                    if isinstance(given, Tensor)
+                    else torch.tensor(given, dtype=None if operand.element == "int" else dtype)
+                )
                 out.append(value.to(dtype) if value.is_floating_point() else value)
             return out
 
@@ -543,7 +594,15 @@ def element_bound(reference: Tensor, error: Tensor, dtype: torch.dtype) -> Tenso
 def _miss(bad: Tensor, ratio: Tensor, got: Tensor, reference: Tensor, bound: Tensor, message: str) -> Miss:
     worst = torch.where(bad, torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf), -1.0)
     index = tuple(int(i) for i in torch.unravel_index(worst.argmax(), worst.shape))
-    return Miss(index, float(got[index]), float(reference[index]), float(bound[index]), float(worst[index]), int(bad.sum()), message)
+    return Miss(
+        index,
+        float(got[index]),
+        float(reference[index]),
+        float(bound[index]),
+        float(worst[index]),
+        int(bad.sum()),
+        message,
+    )
 
 
 def judge_elements(got: Tensor, reference: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[float, Miss | None]:
@@ -561,7 +620,9 @@ def judge_elements(got: Tensor, reference: Tensor, error: Tensor, dtype: torch.d
     overflow = torch.isinf(y) & (torch.sign(y) == torch.sign(reference)) & (reference.abs() + bound >= limit)
     saturated = torch.isinf(reference) & (y == reference)
     difference = (y - reference).abs()
-    ratio = torch.where(overflow | saturated | ~(judged | torch.isinf(reference)) | (difference == 0), 0.0, difference / bound)
+    ratio = torch.where(
+        overflow | saturated | ~(judged | torch.isinf(reference)) | (difference == 0), 0.0, difference / bound
+    )
     ratio = torch.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
     bad = ratio > 1.0
     worst = float(ratio.max())
@@ -595,7 +656,14 @@ def judge_exact(got: Tensor, reference: Tensor, dtype: torch.dtype) -> Miss | No
         return None
     difference = (got.double() - reference).abs()
     bound = (expected.double() - reference).abs()
-    return _miss(bad, difference, got.double(), reference, bound, "integer arithmetic is exact here, so the result must be bitwise")
+    return _miss(
+        bad,
+        difference,
+        got.double(),
+        reference,
+        bound,
+        "integer arithmetic is exact here, so the result must be bitwise",
+    )
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ _TAKEN = frozenset({"acc", "store", "inf", "epilogue"})
 
 def signature(operator: Operator) -> Signature:
     """What an epilogue for ``operator`` is given and owes. Operands may share a primitive's name, as ``cos`` does."""
-    for item in (*operator.operands, *operator.outputs):
-        if item.name in _TAKEN:
-            raise OperatorError(f"{operator.name}: '{item.name}' has a meaning in the epilogue language; choose another name")
+    for name in [*(o.name for o in operator.operands), *(o.name for o in operator.outputs)]:
+        if name in _TAKEN:
+            raise OperatorError(
+                f"{operator.name}: '{name}' has a meaning in the epilogue language; choose another name"
+            )
     return Signature(
         operands={o.name: Operand(EXTENTS[o.extent], cast(Element, o.element)) for o in operator.operands},
         outputs={o.name: Output(EXTENTS[o.extent], o.reduction, o.optional) for o in operator.outputs},

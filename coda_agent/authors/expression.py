@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from coda_agent.sandbox.primitives import PRIMITIVES, loader_for
 from coda_agent.sandbox.types import FULL, HALF, SCALAR, TILE, Combine, Element, Extent, Operand, Type
@@ -241,7 +241,9 @@ class Builder:
 
 
 # What is known of a value outside the bounds of the accumulator: a number, or one of these.
-_NONZERO, _FINITE, _ANY = "nonzero", "finite", "any"
+_NONZERO: Final = "nonzero"
+_FINITE: Final = "finite"
+_ANY: Final = "any"
 _Known = Number | Literal["nonzero", "finite", "any"]
 
 

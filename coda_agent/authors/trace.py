@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import sys
 import warnings
 from collections.abc import Callable
@@ -46,7 +47,6 @@ class Trace:
 
     def where(self, node: torch.fx.Node) -> str:
         """``line 12: y = acc.roll(1)``, or empty."""
-        import linecache
 
         line = self.lines.get(node.name)
         if line is None:
@@ -95,7 +95,7 @@ def _trace(operator: Operator, code: CodeType | None, wrap: Callable[[Any], Any]
         raise _untraceable(error, line) from error
     found = Trace(module.graph, module, file=code.co_filename if code else "")
     if recorder:
-        found.names, found.lines = {**recorder[-1].inner, **recorder[-1].names}, recorder[-1].lines
+        found.names, found.lines = {**recorder[-1].helpers, **recorder[-1].names}, recorder[-1].lines
     return found
 
 
@@ -108,7 +108,9 @@ def _untraceable(error: Exception, line: str) -> Unsupported:
             "keep operands as tensors and choose with torch.where",
             line,
         )
-    return Unsupported(f"the reference cannot be traced: {name}: {message}", "write it with plain tensor operations on acc", line)
+    return Unsupported(
+        f"the reference cannot be traced: {name}: {message}", "write it with plain tensor operations on acc", line
+    )
 
 
 class _Recorder(TorchFunctionMode):
@@ -119,7 +121,7 @@ class _Recorder(TorchFunctionMode):
         self.tracer = tracer
         self.code = code
         self.names: dict[str, str] = {}
-        self.inner: dict[str, str] = {}  # variables of the reference's helper functions
+        self.helpers: dict[str, str] = {}  # variables of the reference's helper functions
         self.lines: dict[str, int] = {}
         self.count = 0
 
@@ -131,7 +133,7 @@ class _Recorder(TorchFunctionMode):
             if outer.f_code is self.code:
                 self._note(outer, self.names)
             elif outer.f_code.co_filename == self.code.co_filename:
-                self._note(outer, self.inner)
+                self._note(outer, self.helpers)
             outer = outer.f_back if outer.f_code is not self.code else None
         result = func(*args, **(kwargs or {}))
         if line is not None:
@@ -180,7 +182,11 @@ def returned_names(operator: Operator) -> dict[str, str]:
     names = [output.name for output in operator.outputs]
     if isinstance(value, ast.Tuple):
         elements = value.elts
-    elif isinstance(value, ast.Call) and len(value.args) + len(value.keywords) == len(names) and all(k.arg in names for k in value.keywords):
+    elif (
+        isinstance(value, ast.Call)
+        and len(value.args) + len(value.keywords) == len(names)
+        and all(k.arg in names for k in value.keywords)
+    ):
         elements = [*value.args, *(k.value for k in sorted(value.keywords, key=lambda k: names.index(str(k.arg))))]
         if len(names) == 1 and not isinstance(elements[0], ast.Name):
             return {}

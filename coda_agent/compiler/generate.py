@@ -44,8 +44,12 @@ def generate(epilogue: Epilogue, description: Description) -> str:
     if description.name in triton["device_functions"]:
         # The file defines a function of that name, so the device function is imported under another.
         alias = f"{description.name}_map"
-        triton["epilogue_body"] = [re.sub(rf"\b{description.name}\(", f"{alias}(", line) for line in triton["epilogue_body"]]
-        triton["device_functions"] = [f"{f} as {alias}" if f == description.name else f for f in triton["device_functions"]]
+        triton["epilogue_body"] = [
+            re.sub(rf"\b{description.name}\(", f"{alias}(", line) for line in triton["epilogue_body"]
+        ]
+        triton["device_functions"] = [
+            f"{f} as {alias}" if f == description.name else f for f in triton["device_functions"]
+        ]
     context: dict[str, Any] = {
         **triton,
         **torch,
@@ -70,6 +74,7 @@ def _template() -> jinja2.Template:
     )
     environment.filters["call"] = _call
     environment.filters["wrap"] = _wrap
+    environment.filters["imports"] = _imports
     environment.filters["indent_text"] = lambda text, by: textwrap.indent(text, " " * by).lstrip()
     return environment.get_template("kernel.py.j2")
 
@@ -85,6 +90,11 @@ def _call(head: str, arguments: Sequence[str], indent: int = 0, tail: str = ")")
             lines.append("")
         lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
     return "\n".join([head, *(pad + text for text in lines), " " * indent + tail])
+
+
+def _imports(head: str, names: Sequence[str]) -> str:
+    line = head + ", ".join(names)
+    return line if len(line) <= _LINE else _call(f"{head}(", names)
 
 
 def _wrap(statement: str, indent: int = 4) -> str:
@@ -184,7 +194,9 @@ def _only_carried(epilogue: Epilogue, flag: str) -> bool:
     return output.reduction is not None and output.extent == COL_VECTOR
 
 
-def _triton_store(printer: Printer, store: Store, states: list[dict[str, str]], partials: list[dict[str, str]]) -> list[str]:
+def _triton_store(
+    printer: Printer, store: Store, states: list[dict[str, str]], partials: list[dict[str, str]]
+) -> list[str]:
     output = printer.epilogue.signature.outputs[store.output]
     value = store.value
     columns = output.extent.columns
@@ -196,7 +208,9 @@ def _triton_store(printer: Printer, store: Store, states: list[dict[str, str]], 
         context = printer._context(value, carry.update)
         for name, initial in zip(names, carry.initial, strict=True):
             states.append({"name": name, "initial": f"tl.full((BLOCK_M,), {initial}, tl.float32)"})
-        partials.append({"output": store.output, "optional": "1" if output.optional else "", "finish": carry.finish.format(**slots)})
+        partials.append(
+            {"output": store.output, "optional": "1" if output.optional else "", "finish": carry.finish.format(**slots)}
+        )
         return [f"{', '.join(names)} = {carry.update.format(*arguments, **slots, **context)}"]
     if output.reduction:
         text = printer.expression(value)
@@ -225,7 +239,12 @@ def _torch_form(epilogue: Epilogue) -> dict[str, Any]:
         else:
             results[item.output] = printer.expression(item.value)
     if printer.sizes:
-        body.insert(0, "M, N = acc.shape" if len(printer.sizes) == 2 else f"{'M' if 'M' in printer.sizes else 'N'} = acc.shape[{0 if 'M' in printer.sizes else 1}]")
+        body.insert(
+            0,
+            "M, N = acc.shape"
+            if len(printer.sizes) == 2
+            else f"{'M' if 'M' in printer.sizes else 'N'} = acc.shape[{0 if 'M' in printer.sizes else 1}]",
+        )
     returns = ", ".join(results[name] for name in epilogue.signature.outputs)
     if len(results) == 1:
         returns += ","
@@ -256,11 +275,17 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
     optional = [name for name, output in signature.outputs.items() if output.optional]
     returned = []
     for name, output in signature.outputs.items():
-        what = {"sum": "sum over all", "max": "maximum over all", "logsumexp": "log-sum-exp over all"}.get(output.reduction or "")
+        what = {"sum": "sum over all", "max": "maximum over all", "logsumexp": "log-sum-exp over all"}.get(
+            output.reduction or ""
+        )
         axis = "columns" if output.extent == COL_VECTOR else "rows"
         text = f"{output.extent.shape}, {f'fp32, {what} {axis}' if what else 'dtype of x'}"
         returned.append((name, text + (f"; only with return_{name}=True" if output.optional else "")))
     always = [name for name, output in signature.outputs.items() if not output.optional]
+    # One tensor where one output results, else a named tuple; what results may depend on the flags.
+    annotation = " | ".join(
+        (["Tensor"] if len(always) == 1 else []) + (["tuple[Tensor, ...]"] if len(always) > 1 or optional else [])
+    )
     return {
         "operands": [(name, str(operand.extent), operand.element) for name, operand in signature.operands.items()],
         "outputs": [(name, str(output.extent), output.reduction, output.optional) for name, output in signature.outputs.items()],
@@ -270,7 +295,7 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
         "returned": returned,
         "optional": optional,
         "include": f"('{optional[0]}',) if return_{optional[0]} else ()".replace("'", '"') if len(optional) == 1 else "(" + ", ".join(f'*(("{name}",) if return_{name} else ())' for name in optional) + ")",
-        "annotation": "Tensor" if len(always) == 1 and not optional else "Any",
+        "annotation": annotation,
         "pairs": signature.pairs,
     }  # fmt: skip
 
@@ -280,5 +305,3 @@ def _operand_doc(operand: Operand) -> str:
         return "a number"
     kind = "int64" if operand.element == "int" else "floating point"
     return f"{operand.extent.shape}, {kind}"
-
-

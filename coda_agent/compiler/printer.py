@@ -19,7 +19,22 @@ _BLOCK = {HALF: "BLOCK_N // 2", FULL: "BLOCK_N", PAIR: "BLOCK_N * 2"}
 _INDEX = {HALF: "half_cols", FULL: "cols", PAIR: "pair_cols"}
 
 #: Lower-case names that the generated function uses itself.
-_RESERVED = {"row", "col", "rows", "cols", "half_cols", "pair_cols", "tl", "triton", "torch", "ops", "tile", "min", "max", "kernel"}
+_RESERVED = {
+    "row",
+    "col",
+    "rows",
+    "cols",
+    "half_cols",
+    "pair_cols",
+    "tl",
+    "triton",
+    "torch",
+    "ops",
+    "tile",
+    "min",
+    "max",
+    "kernel",
+}
 
 
 class Printer:
@@ -86,7 +101,9 @@ class Printer:
             return f"{left} {symbol} {self._wrapped(value.args[1], precedence + 1)}", precedence
         template = primitive.triton if self.form == "triton" else primitive.torch
         receiver = template.startswith("{0}.")
-        arguments = [self._wrapped(a, _ATOM) if receiver and i == 0 else self.expression(a) for i, a in enumerate(value.args)]
+        arguments = [
+            self._wrapped(a, _ATOM) if receiver and i == 0 else self.expression(a) for i, a in enumerate(value.args)
+        ]
         return template.format(*arguments, **self._context(value, template)), _ATOM
 
     def _wrapped(self, value: Value, precedence: int) -> str:

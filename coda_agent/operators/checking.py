@@ -30,7 +30,13 @@ def shape_of(extent: str, m: int, n: int) -> tuple[int, ...]:
 
 
 def sample_operand(
-    operand: Operand, m: int, n: int, *, dtype: torch.dtype, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+    operand: Operand,
+    m: int,
+    n: int,
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
     """A random operand of its declared shape, made on the CPU from ``generator`` and moved to ``device``.
 
@@ -43,16 +49,27 @@ def sample_operand(
             return torch.tensor(operand.default, dtype=torch.int64, device=device)
         return torch.randint(0, max(n, 1), shape, generator=generator).to(device)
     if operand.extent == "Scalar":
-        value = operand.default if operand.default is not None else 0.5 + 1.5 * torch.rand((), generator=generator).item()
+        value = (
+            operand.default if operand.default is not None else 0.5 + 1.5 * torch.rand((), generator=generator).item()
+        )
         return torch.tensor(value, dtype=dtype, device=device)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
 
 def sample_operands(
-    operator: Operator, m: int, n: int, *, dtype: torch.dtype, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+    operator: Operator,
+    m: int,
+    n: int,
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, torch.Tensor]:
     """Random operands by name, in the operator's order. See :func:`sample_operand`."""
-    return {operand.name: sample_operand(operand, m, n, dtype=dtype, generator=generator, device=device) for operand in operator.operands}
+    return {
+        operand.name: sample_operand(operand, m, n, dtype=dtype, generator=generator, device=device)
+        for operand in operator.operands
+    }
 
 
 def check(operator: Operator) -> None:
@@ -72,11 +89,15 @@ def check(operator: Operator) -> None:
         results = (results,)
     if len(results) != len(operator.outputs):
         names = ", ".join(output.name for output in operator.outputs)
-        raise OperatorError(f"{operator.name}: {len(operator.outputs)} outputs are declared ({names}) but the reference returned {len(results)}")
+        raise OperatorError(
+            f"{operator.name}: {len(operator.outputs)} outputs are declared ({names}) but the reference returned {len(results)}"
+        )
     for output, result in zip(operator.outputs, results, strict=True):
         dims = _DIMS[output.extent]
         declared = f'Reduced[{output.extent}, "{output.reduction}"]' if output.reduction else output.extent
-        what = f"{operator.name}: output '{output.name}' is declared {declared} {_dims(dims)} but the reference returned"
+        what = (
+            f"{operator.name}: output '{output.name}' is declared {declared} {_dims(dims)} but the reference returned"
+        )
         if not isinstance(result, torch.Tensor):
             raise OperatorError(f"{what} a {type(result).__name__}; return a tensor")
         if tuple(result.shape) != shape_of(output.extent, m, n):
@@ -85,7 +106,9 @@ def check(operator: Operator) -> None:
             raise OperatorError(f"{what} {result.dtype} elements; outputs are floating point")
     for name, tensor in inputs.items():
         if not torch.equal(tensor, before[name]):
-            raise OperatorError(f"{operator.name}: the reference changes its input '{name}' in place; write to a clone, as in {name}.clone()")
+            raise OperatorError(
+                f"{operator.name}: the reference changes its input '{name}' in place; write to a clone, as in {name}.clone()"
+            )
 
 
 def _run(operator: Operator, arguments: list[torch.Tensor]) -> Any:

@@ -15,6 +15,7 @@ the annotations; ``Tile | None`` marks an output that callers ask for (the refer
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import textwrap
 import types
@@ -33,7 +34,9 @@ class OperatorError(ValueError):
 class _ExtentMeta(type):
     def __getitem__(cls, element: Any) -> Any:
         if element is not int:
-            raise OperatorError(f"{cls.__name__}[...] takes int (integer elements); plain {cls.__name__} is floating point")
+            raise OperatorError(
+                f"{cls.__name__}[...] takes int (integer elements); plain {cls.__name__} is floating point"
+            )
         return _Annotated(cls.__name__, element="int")
 
 
@@ -71,6 +74,9 @@ class _Annotated:
     element: str = "float"
     reduction: Combine | None = None
     optional: bool = False
+
+    def __call__(self) -> None:
+        """Never called: Python 3.10 takes only callables for annotations."""
 
     def __or__(self, other: object) -> _Annotated:
         if other is not None:
@@ -134,7 +140,8 @@ class Operator:
     @property
     def column_multiple(self) -> int:
         """What N must be divisible by: 2 where columns come in pairs, else 1."""
-        return 2 if any(o.extent == "HalfTile" for o in (*self.operands, *self.outputs)) else 1
+        extents = {operand.extent for operand in self.operands} | {output.extent for output in self.outputs}
+        return 2 if "HalfTile" in extents else 1
 
     def __call__(self, acc: Any, *operands: Any) -> tuple[Any, ...]:
         """Run the reference; always a tuple, in the order of ``outputs``."""
@@ -143,6 +150,8 @@ class Operator:
 
 
 _EXTENTS = (Tile, HalfTile, PairTile, RowVector, ColVector, Scalar)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+_NAME_RULE = "must be named in lower-case ASCII letters, digits and _, starting with a letter, at most 40"
 _RESERVED = {"acc", "x", "weight", "out", "config", "self"}
 
 
@@ -162,6 +171,8 @@ def _annotation(where: str, annotation: Any) -> _Annotated:
 
 def operator(function: Callable[..., Any]) -> Operator:
     """Turn an annotated reference into an :class:`Operator`. Raises :class:`OperatorError` on a bad declaration."""
+    if not inspect.isfunction(function):
+        raise OperatorError(f"@operator goes, without parentheses, above a function; got {function!r}")
     name = function.__name__
     module = sys.modules.get(function.__module__)
     try:
@@ -177,23 +188,34 @@ def operator(function: Callable[..., Any]) -> Operator:
     for parameter in parameters[1:]:
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise OperatorError(f"{name}: '{parameter.name}' must be an ordinary positional parameter")
-        if parameter.name in _RESERVED or parameter.name.startswith("_"):
+        if not _NAME.match(parameter.name):
+            raise OperatorError(f"{name}: operand '{parameter.name}' {_NAME_RULE}")
+        if parameter.name in _RESERVED:
             raise OperatorError(f"{name}: an operand cannot be called '{parameter.name}'; choose another name")
         found = _annotation(f"{name}: operand '{parameter.name}'", hints.get(parameter.name))
         if found.reduction or found.optional:
             raise OperatorError(f"{name}: operand '{parameter.name}' cannot be Reduced or optional")
         default = None if parameter.default is inspect.Parameter.empty else parameter.default
-        if default is not None and (found.extent != "Scalar" or not isinstance(default, (int, float))):
+        if default is not None and (
+            found.extent != "Scalar" or isinstance(default, bool) or not isinstance(default, (int, float))
+        ):
             raise OperatorError(f"{name}: only Scalar operands may have a default, and it must be a number")
+        if default is not None and found.element == "int" and not isinstance(default, int):
+            raise OperatorError(f"{name}: the default of '{parameter.name}' must be an integer, as Scalar[int] says")
         operands.append(Operand(parameter.name, found.extent, found.element, default))
     outputs = _outputs(name, hints.get("return"))
     taken = {operand.name for operand in operands} | _RESERVED
     for output in outputs:
-        if output.name.startswith("_") or output.name in taken - {"x"}:
+        if not _NAME.match(output.name):
+            raise OperatorError(f"{name}: output '{output.name}' {_NAME_RULE}")
+        if output.name in taken - {"x"}:
             raise OperatorError(f"{name}: output '{output.name}' has the name of an input; choose another name")
     if all(output.optional for output in outputs):
         raise OperatorError(f"{name}: at least one output must not be optional")
-    source = textwrap.dedent(inspect.getsource(function))
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):  # defined in a prompt: nothing but messages and names miss it
+        source = ""
     return Operator(name, function, tuple(operands), outputs, source, function.__module__)
 
 
@@ -209,6 +231,8 @@ def _outputs(name: str, annotation: Any) -> tuple[Output, ...]:
         if found.element == "int" or found.extent == "Scalar":
             raise OperatorError(f"{name}: output '{field}' must be a floating-point tile or vector")
         if found.extent in ("RowVector", "ColVector") and not found.reduction:
-            raise OperatorError(f"{name}: output '{field}' is a vector, so say how tiles combine: Reduced[{found.extent}, \"sum\"]")
+            raise OperatorError(
+                f"{name}: output '{field}' is a vector, so say how tiles combine: Reduced[{found.extent}, \"sum\"]"
+            )
         outputs.append(Output(field, found.extent, found.reduction, found.optional))
     return tuple(outputs)

@@ -53,7 +53,9 @@ def load(spec: str) -> Operator:
         return _from_catalogue(spec)
     if spec.endswith(".py") or Path(spec).name != spec:
         raise _without_name(spec)
-    raise OperatorError(f"unknown operator '{spec}': {_nearest(spec, catalogue_names())}; for your own file use path.py:name")
+    raise OperatorError(
+        f"unknown operator '{spec}': {_nearest(spec, catalogue_names())}; for your own file use path.py:name"
+    )
 
 
 def _is_drive(text: str) -> bool:
@@ -93,11 +95,15 @@ def _from_file(given: str, name: str) -> Operator:
     operators = [key for key, value in vars(module).items() if isinstance(value, Operator)]
     if name not in vars(module):
         if not operators:
-            raise OperatorError(f"{given} has no '{name}' and declares no operator: decorate the reference with @operator")
+            raise OperatorError(
+                f"{given} has no '{name}' and declares no operator: decorate the reference with @operator"
+            )
         raise OperatorError(f"{given} has no operator '{name}': {_nearest(name, operators)}")
     found = vars(module)[name]
     if isinstance(found, types.FunctionType):
-        raise OperatorError(f"'{name}' in {given} is a plain function: put @operator above it (line {found.__code__.co_firstlineno})")
+        raise OperatorError(
+            f"'{name}' in {given} is a plain function: put @operator above it (line {found.__code__.co_firstlineno})"
+        )
     if not isinstance(found, Operator):
         raise OperatorError(f"'{name}' in {given} is a {type(found).__name__}, not an operator ({_has(operators)})")
     return replace(found, origin=str(path))
@@ -116,7 +122,9 @@ def _read(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise OperatorError(f"{path}, line {line}: not UTF-8 text (byte 0x{data[error.start]:02x}); save the file as UTF-8") from None
+        raise OperatorError(
+            f"{path}, line {line}: not UTF-8 text (byte 0x{data[error.start]:02x}); save the file as UTF-8"
+        ) from None
 
 
 def _parse(path: Path, source: str) -> ast.Module:
@@ -173,9 +181,13 @@ def _declared(tree: ast.Module) -> list[ast.FunctionDef]:
     """Functions decorated with ``operator``, however it was imported."""
 
     def decorates(node: ast.expr) -> bool:
-        return (isinstance(node, ast.Name) and node.id == "operator") or (isinstance(node, ast.Attribute) and node.attr == "operator")
+        return (isinstance(node, ast.Name) and node.id == "operator") or (
+            isinstance(node, ast.Attribute) and node.attr == "operator"
+        )
 
-    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and any(map(decorates, node.decorator_list))]
+    return [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and any(map(decorates, node.decorator_list))
+    ]
 
 
 def _has(names: list[str]) -> str:

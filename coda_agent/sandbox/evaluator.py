@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from kernel_library.runtime import ops
 
 from .ir import Epilogue, Value
-from .primitives import PRIMITIVES
+from .primitives import MAP, PRIMITIVES
+from .types import SCALAR
 
 
 @functools.cache
@@ -29,7 +30,9 @@ def _meaning(name: str) -> Callable[..., Any]:
     return eval(f"lambda {', '.join([*arguments, 'M', 'N', 'like'])}: {body}", {"torch": torch, "F": F, "ops": ops})  # type: ignore[no-any-return]
 
 
-def evaluate(epilogue: Epilogue, acc: torch.Tensor, operands: Mapping[str, torch.Tensor | float | int]) -> dict[str, torch.Tensor]:
+def evaluate(
+    epilogue: Epilogue, acc: torch.Tensor, operands: Mapping[str, torch.Tensor | float | int]
+) -> dict[str, torch.Tensor]:
     """Run ``epilogue`` on the whole accumulator.
 
     ``acc`` is (M, N); ``operands`` are tensors of their declared extents, scalars as numbers or 0-d tensors, in the
@@ -48,14 +51,31 @@ def evaluate(epilogue: Epilogue, acc: torch.Tensor, operands: Mapping[str, torch
     return results
 
 
-def _evaluate(value: Value, known: Mapping[int, Any], acc: torch.Tensor, operands: Mapping[str, Any], m: int, n: int) -> Any:
+def _evaluate(
+    value: Value, known: Mapping[int, Any], acc: torch.Tensor, operands: Mapping[str, Any], m: int, n: int
+) -> Any:
     if value.op == "acc":
         return acc
     if value.op == "literal":
-        return value.payload
+        return _scalar(value, value.payload, acc)
     if value.op == "operand":
-        return operands[str(value.payload)]
+        operand = operands[str(value.payload)]
+        return _scalar(value, operand, acc) if value.type.extent == SCALAR else operand
     arguments = [known[id(argument)] for argument in value.args]
     if value.op == "item":
         return arguments[0][value.payload]
-    return _meaning(value.op)(*arguments, m, n, acc)
+    primitive = PRIMITIVES[value.op]
+    if primitive.family == MAP and value.type.element == "float":
+        # Integers widen to the precision of the evaluation, not to PyTorch's default.
+        arguments = [
+            argument.to(acc.dtype) if of.type.element == "int" else argument
+            for argument, of in zip(arguments, value.args, strict=True)
+        ]
+    result = _meaning(value.op)(*arguments, m, n, acc)
+    return _scalar(value, result, acc) if isinstance(result, int) else result
+
+
+def _scalar(value: Value, number: Any, like: torch.Tensor) -> torch.Tensor:
+    """A number as a 0-d tensor, so that every primitive applies to it and nothing falls to a lower precision."""
+    dtype = like.dtype if value.type.element == "float" else torch.int64
+    return torch.as_tensor(number, dtype=dtype, device=like.device)

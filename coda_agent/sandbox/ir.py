@@ -69,17 +69,16 @@ class Epilogue:
     def values(self) -> Iterator[Value]:
         """Every value that reaches a store, each once, arguments before uses."""
         seen: set[int] = set()
-
-        def visit(value: Value) -> Iterator[Value]:
-            if id(value) in seen:
-                return
-            seen.add(id(value))
-            for arg in value.args:
-                yield from visit(arg)
-            yield value
-
-        for value in self.stores.values():
-            yield from visit(value)
+        # A stack of its own: graphs may be deeper than Python's.
+        stack = [(value, False) for value in reversed(self.stores.values())]
+        while stack:
+            value, ready = stack.pop()
+            if ready:
+                yield value
+            elif id(value) not in seen:
+                seen.add(id(value))
+                stack.append((value, True))
+                stack += [(argument, False) for argument in reversed(value.args)]
 
     @property
     def loads(self) -> tuple[str, ...]:

@@ -145,7 +145,9 @@ def _logical(name: str) -> Rule:
 def _where(types: Sequence[Type]) -> Type:
     condition, *branches = types
     if condition.element != "bool":
-        raise RuleError(f"where takes a bool condition first; got {condition}", "compare: where(col_index() < num_cols(), x, 0.0)")
+        raise RuleError(
+            f"where takes a bool condition first; got {condition}", "compare: where(col_index() < num_cols(), x, 0.0)"
+        )
     _elements(branches, "where", ("float", "int"))
     integers = all(type_.element == "int" for type_ in branches)
     return Type(_extent(types, "where"), "int" if integers else "float")
@@ -165,7 +167,10 @@ def _even_odd(types: Sequence[Type]) -> tuple[Type, ...]:
 def _interleave(types: Sequence[Type]) -> Type:
     extent = _extent(types, "interleave")
     if extent.columns not in (HALF, FULL):
-        raise RuleError(f"interleave takes values of width N/2 or N; got {types[0]} and {types[1]}", "at least one of them must vary along columns")
+        raise RuleError(
+            f"interleave takes values of width N/2 or N; got {types[0]} and {types[1]}",
+            "at least one of them must vary along columns",
+        )
     if types[0].element != types[1].element:
         raise RuleError(f"interleave takes two values of one element kind; got {types[0]} and {types[1]}")
     return Type(Extent(extent.rows, extent.columns * 2), types[0].element)
@@ -175,7 +180,9 @@ def _load(name: str, accepts: Callable[[Extent], bool], what: str) -> Rule:
     def rule(types: Sequence[Type]) -> Type:
         (type_,) = types
         if not accepts(type_.extent):
-            raise RuleError(f"{name} loads {what}; the operand is a {type_} {type_.extent.shape}", f"use {loader_for(type_.extent)}")
+            raise RuleError(
+                f"{name} loads {what}; the operand is a {type_} {type_.extent.shape}", f"use {loader_for(type_.extent)}"
+            )
         return type_
 
     return rule
@@ -199,7 +206,10 @@ def _reduce(name: str, over_columns: bool, combine: Combine) -> Rule:
         type_ = types[0]
         _elements(types[:1], name, ("float",))
         if not type_.extent.is_tile:
-            raise RuleError(f"{name} reduces a tile over its {axis}; got {type_}", "only values that vary along both axes can be reduced")
+            raise RuleError(
+                f"{name} reduces a tile over its {axis}; got {type_}",
+                "only values that vary along both axes can be reduced",
+            )
         if over_columns:
             return Type(COL_VECTOR, "float", combine)
         return Type(Extent(False, type_.extent.columns), "float", combine)
@@ -209,18 +219,32 @@ def _reduce(name: str, over_columns: bool, combine: Combine) -> Rule:
 
 def _pick(types: Sequence[Type]) -> Type:
     if types[1].extent != COL_VECTOR or types[1].element != "int":
-        raise RuleError(f"pick takes a ColVector[int] index, one column a row; got {types[1]}", "load it with load_col(target)")
+        raise RuleError(
+            f"pick takes a ColVector[int] index, one column a row; got {types[1]}", "load it with load_col(target)"
+        )
     return _reduce("pick", True, "sum")(types)  # type: ignore[return-value]
 
 
-def _map(name: str, meaning: str, triton: str, torch: str, cost: float, arity: int = 1, rule: Callable[[str], Rule] = _floating) -> Primitive:
+def _map(
+    name: str,
+    meaning: str,
+    triton: str,
+    torch: str,
+    cost: float,
+    arity: int = 1,
+    rule: Callable[[str], Rule] = _floating,
+) -> Primitive:
     arguments = ", ".join("xyz"[:arity])
     return Primitive(name, MAP, f"{name}({arguments})", meaning, rule(name), triton, torch, cost, arity=arity)
 
 
-def _operator(name: str, symbol: str, precedence: int, meaning: str, rule: Callable[[str], Rule], cost: float = 1.0) -> Primitive:
+def _operator(
+    name: str, symbol: str, precedence: int, meaning: str, rule: Callable[[str], Rule], cost: float = 1.0
+) -> Primitive:
     template = f"{{0}} {symbol} {{1}}"
-    return Primitive(name, MAP, f"x {symbol} y", meaning, rule(symbol), template, template, cost, (symbol, precedence), arity=2)
+    return Primitive(
+        name, MAP, f"x {symbol} y", meaning, rule(symbol), template, template, cost, (symbol, precedence), arity=2
+    )
 
 
 _TABLE = (
@@ -241,7 +265,16 @@ _TABLE = (
     _operator("mod", "%", 5, "remainder of non-negative integers", _integer, cost=4.0),
     Primitive("neg", MAP, "-x", "negation", _numeric("-"), "-{0}", "-{0}", 1.0, ("-", 6)),
     Primitive("not", MAP, "~x", "does not hold", _logical("~"), "~{0}", "~{0}", 1.0, ("~", 6)),
-    Primitive("where", MAP, "where(condition, x, y)", "x where the condition holds, else y", _where, "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", arity=3),
+    Primitive(
+        "where",
+        MAP,
+        "where(condition, x, y)",
+        "x where the condition holds, else y",
+        _where,
+        "tl.where({0}, {1}, {2})",
+        "torch.where({0}, {1}, {2})",
+        arity=3,
+    ),
     _map("minimum", "the smaller of two, NaN if either is", "minimum({0}, {1})", "ops.minimum({0}, {1})", 1, 2),
     _map("maximum", "the larger of two, NaN if either is", "maximum({0}, {1})", "ops.maximum({0}, {1})", 1, 2),
     _map("abs", "absolute value", "tl.abs({0})", "torch.abs({0})", 1, rule=_numeric),
@@ -262,50 +295,178 @@ _TABLE = (
     _map("relu", "max(x, 0)", "relu({0})", "torch.relu({0})", 1),
     _map("gelu", "x * Phi(x), by erf", "gelu({0})", "F.gelu({0})", 16),
     _map("gelu_tanh", "x * Phi(x), by the tanh approximation", "gelu_tanh({0})", 'F.gelu({0}, approximate="tanh")', 18),
-    Primitive("even_odd", MAP, "even, odd = even_odd(x)", "columns 0, 2, 4, ... and columns 1, 3, 5, ...: two values of half the width", _even_odd, "even_odd({0})", "ops.even_odd({0})", 0),
-    Primitive("interleave", MAP, "interleave(even, odd)", "the inverse of even_odd: one value of twice the width", _interleave, "interleave({0}, {1})", "ops.interleave({0}, {1})", 0, arity=2),
     Primitive(
-        "load_row", VECTOR, "load_row(w)", "a RowVector operand, one value a column, broadcast down the rows; 0 beyond the last column",
-        _load("load_row", lambda e: e == ROW_VECTOR, "a RowVector"), "load_row({0}_ptr, {cols}, {N})", "{0}[None, :]", 0,
+        "even_odd",
+        MAP,
+        "even, odd = even_odd(x)",
+        "columns 0, 2, 4, ... and columns 1, 3, 5, ...: two values of half the width",
+        _even_odd,
+        "even_odd({0})",
+        "ops.even_odd({0})",
+        0,
     ),
     Primitive(
-        "load_col", VECTOR, "load_col(r)", "a ColVector operand, one value a row, broadcast along the columns; 0 beyond the last row",
-        _load("load_col", lambda e: e == COL_VECTOR, "a ColVector"), "load_col({0}_ptr, {rows}, {M})", "{0}[:, None]", 0,
+        "interleave",
+        MAP,
+        "interleave(even, odd)",
+        "the inverse of even_odd: one value of twice the width",
+        _interleave,
+        "interleave({0}, {1})",
+        "ops.interleave({0}, {1})",
+        0,
+        arity=2,
     ),
-    Primitive("load_scalar", VECTOR, "load_scalar(cap)", "a Scalar operand", _load("load_scalar", lambda e: e == SCALAR, "a Scalar"), "{0}_value", "{0}", 0),
-    Primitive("row_index", VECTOR, "row_index()", "index of each row, a ColVector[int]", _constant(Type(COL_VECTOR, "int")), "{rows}[:, None]", "ops.row_index({M}, {like})", 0, arity=0),
-    Primitive("col_index", VECTOR, "col_index()", "index of each column of the accumulator, a RowVector[int]", _constant(Type(ROW_VECTOR, "int")), "{cols}[None, :]", "ops.col_index({N}, {like})", 0, arity=0),
-    Primitive("num_rows", VECTOR, "num_rows()", "M, the number of rows", _constant(Type(SCALAR, "int")), "{M}", "{M}", 0, arity=0),
-    Primitive("num_cols", VECTOR, "num_cols()", "N, the number of columns of the accumulator", _constant(Type(SCALAR, "int")), "{N}", "{N}", 0, arity=0),
     Primitive(
-        "load_tile", TILE_IO, "load_tile(c)", "a Tile, HalfTile or PairTile operand, widened to fp32; 0 outside its bounds",
+        "load_row",
+        VECTOR,
+        "load_row(w)",
+        "a RowVector operand, one value a column, broadcast down the rows; 0 beyond the last column",
+        _load("load_row", lambda e: e == ROW_VECTOR, "a RowVector"),
+        "load_row({0}_ptr, {cols}, {N})",
+        "{0}[None, :]",
+        0,
+    ),
+    Primitive(
+        "load_col",
+        VECTOR,
+        "load_col(r)",
+        "a ColVector operand, one value a row, broadcast along the columns; 0 beyond the last row",
+        _load("load_col", lambda e: e == COL_VECTOR, "a ColVector"),
+        "load_col({0}_ptr, {rows}, {M})",
+        "{0}[:, None]",
+        0,
+    ),
+    Primitive(
+        "load_scalar",
+        VECTOR,
+        "load_scalar(cap)",
+        "a Scalar operand",
+        _load("load_scalar", lambda e: e == SCALAR, "a Scalar"),
+        "{0}_value",
+        "{0}",
+        0,
+    ),
+    Primitive(
+        "row_index",
+        VECTOR,
+        "row_index()",
+        "index of each row, a ColVector[int]",
+        _constant(Type(COL_VECTOR, "int")),
+        "{rows}[:, None]",
+        "ops.row_index({M}, {like})",
+        0,
+        arity=0,
+    ),
+    Primitive(
+        "col_index",
+        VECTOR,
+        "col_index()",
+        "index of each column of the accumulator, a RowVector[int]",
+        _constant(Type(ROW_VECTOR, "int")),
+        "{cols}[None, :]",
+        "ops.col_index({N}, {like})",
+        0,
+        arity=0,
+    ),
+    Primitive(
+        "num_rows",
+        VECTOR,
+        "num_rows()",
+        "M, the number of rows",
+        _constant(Type(SCALAR, "int")),
+        "{M}",
+        "{M}",
+        0,
+        arity=0,
+    ),
+    Primitive(
+        "num_cols",
+        VECTOR,
+        "num_cols()",
+        "N, the number of columns of the accumulator",
+        _constant(Type(SCALAR, "int")),
+        "{N}",
+        "{N}",
+        0,
+        arity=0,
+    ),
+    Primitive(
+        "load_tile",
+        TILE_IO,
+        "load_tile(c)",
+        "a Tile, HalfTile or PairTile operand, widened to fp32; 0 outside its bounds",
         _load("load_tile", lambda e: e.is_tile, "a Tile, HalfTile or PairTile"),
-        "load_tile({0}_ptr, row, {col}, {M}, {width}, {0}_stride, BLOCK_M, {block}, TMA_LOADS)", "{0}", 0,
+        "load_tile({0}_ptr, row, {col}, {M}, {width}, {0}_stride, BLOCK_M, {block}, TMA_LOADS)",
+        "{0}",
+        0,
     ),
     Primitive(
-        "row_sum", REDUCTION, "row_sum(x)", 'sum of each row over the columns of the tile: Reduced[ColVector, "sum"]',
-        _reduce("row_sum", True, "sum"), "", "{0}.sum(dim=1)", 1, carry=Carry(("0.0",), "{s0} + tl.sum({0}, axis=1)"),
+        "row_sum",
+        REDUCTION,
+        "row_sum(x)",
+        'sum of each row over the columns of the tile: Reduced[ColVector, "sum"]',
+        _reduce("row_sum", True, "sum"),
+        "",
+        "{0}.sum(dim=1)",
+        1,
+        carry=Carry(("0.0",), "{s0} + tl.sum({0}, axis=1)"),
     ),
     Primitive(
-        "col_sum", REDUCTION, "col_sum(x)", 'sum of each column over the rows of the tile: Reduced[RowVector, "sum"]',
-        _reduce("col_sum", False, "sum"), "tl.sum({0}, axis=0)", "{0}.sum(dim=0)", 1,
+        "col_sum",
+        REDUCTION,
+        "col_sum(x)",
+        'sum of each column over the rows of the tile: Reduced[RowVector, "sum"]',
+        _reduce("col_sum", False, "sum"),
+        "tl.sum({0}, axis=0)",
+        "{0}.sum(dim=0)",
+        1,
     ),
     Primitive(
-        "col_max", REDUCTION, "col_max(x)", 'maximum of each column over the rows of the tile: Reduced[RowVector, "max"]',
-        _reduce("col_max", False, "max"), "tl.max({0}, axis=0)", "{0}.amax(dim=0)", 1,
+        "col_max",
+        REDUCTION,
+        "col_max(x)",
+        'maximum of each column over the rows of the tile: Reduced[RowVector, "max"]',
+        _reduce("col_max", False, "max"),
+        "tl.max({0}, axis=0)",
+        "{0}.amax(dim=0)",
+        1,
     ),
     Primitive(
-        "running_max", STATEFUL, "running_max(x)", 'maximum of each row: Reduced[ColVector, "max"]',
-        _reduce("running_max", True, "max"), "", "{0}.amax(dim=1)", 1, carry=Carry(("-INFINITY",), "tl.maximum({s0}, tl.max({0}, axis=1))"),
+        "running_max",
+        STATEFUL,
+        "running_max(x)",
+        'maximum of each row: Reduced[ColVector, "max"]',
+        _reduce("running_max", True, "max"),
+        "",
+        "{0}.amax(dim=1)",
+        1,
+        carry=Carry(("-INFINITY",), "tl.maximum({s0}, tl.max({0}, axis=1))"),
     ),
     Primitive(
-        "online_logsumexp", STATEFUL, "online_logsumexp(x)", 'log(sum(exp(x))) of each row, without overflow: Reduced[ColVector, "logsumexp"]',
-        _reduce("online_logsumexp", True, "logsumexp"), "", "torch.logsumexp({0}, dim=1)", 6,
+        "online_logsumexp",
+        STATEFUL,
+        "online_logsumexp(x)",
+        'log(sum(exp(x))) of each row, without overflow: Reduced[ColVector, "logsumexp"]',
+        _reduce("online_logsumexp", True, "logsumexp"),
+        "",
+        "torch.logsumexp({0}, dim=1)",
+        6,
         carry=Carry(("-INFINITY", "0.0"), "update_logsumexp({s0}, {s1}, {0})", "finish_logsumexp({s0}, {s1})"),
     ),
     Primitive(
-        "pick", STATEFUL, "pick(x, index)", 'the element of each row at column index[row], 0 where the index is out of range: Reduced[ColVector, "sum"]',
-        _pick, "", "ops.pick({0}, {1})", 2, carry=Carry(("0.0",), "{s0} + tl.sum(tl.where({cols}[None, :] == {1}, {0}, 0.0), axis=1)"), arity=2,
+        "pick",
+        STATEFUL,
+        "pick(x, index)",
+        'the element of each row at column index[row], 0 where the index is out of range: Reduced[ColVector, "sum"]',
+        _pick,
+        "",
+        "ops.pick({0}, {1})",
+        2,
+        carry=Carry(
+            ("0.0",),
+            "{s0} + tl.sum(tl.where(({cols}[None, :] == {1}) & ({cols}[None, :] < {width}), {0}, 0.0), axis=1)",
+        ),
+        arity=2,
     ),
 )
 
@@ -313,7 +474,10 @@ _TABLE = (
 PRIMITIVES: dict[str, Primitive] = {primitive.name: primitive for primitive in _TABLE}
 
 #: How ``store`` is documented beside the table.
-STORE = ("store(y, value)", "the one statement that writes: stores a value, or a reduction, to the output of that name; each output exactly once")
+STORE = (
+    "store(y, value)",
+    "the one statement that writes: stores a value, or a reduction, to the output of that name; each output exactly once",
+)
 
 #: Names a program may call; operators are written with their symbol instead.
 CALLABLE = frozenset(name for name, primitive in PRIMITIVES.items() if primitive.infix is None)

@@ -122,4 +122,5 @@ class Signature:
     @property
     def pairs(self) -> bool:
         """Whether N must be even: some operand or output is half as wide as the accumulator."""
-        return any(item.extent.columns == HALF for item in (*self.operands.values(), *self.outputs.values()))
+        items: tuple[Operand | Output, ...] = (*self.operands.values(), *self.outputs.values())
+        return any(item.extent.columns == HALF for item in items)

@@ -1,7 +1,7 @@
 """What generated kernels share: device functions, launching, registration with PyTorch."""
 
-from .config import Config
 from . import ops
+from .config import Config
 from .kernel import Kernel, Operand, Output, load
 
 __all__ = ["Config", "Kernel", "Operand", "Output", "load", "ops"]

@@ -31,12 +31,24 @@ class Config:
             if value < 1 or value & (value - 1):
                 raise ValueError(f"Config.{name} must be a power of two; got {value}")
         if self.block_n // self.subtiles < 8:
-            raise ValueError(f"a sub-tile must keep at least 8 columns; got block_n={self.block_n}, subtiles={self.subtiles}")
+            raise ValueError(
+                f"a sub-tile must keep at least 8 columns; got block_n={self.block_n}, subtiles={self.subtiles}"
+            )
 
 
 # (block_m, block_n, warps), widest first: a wide tile moves fewer bytes for each multiplication, narrow ones fill the
 # device when there are few tiles.
-_WIDE = ((128, 256, 8), (128, 128, 8), (64, 256, 4), (64, 128, 4), (64, 64, 4), (32, 128, 4), (32, 64, 4), (16, 128, 4), (16, 64, 4))
+_WIDE = (
+    (128, 256, 8),
+    (128, 128, 8),
+    (64, 256, 4),
+    (64, 128, 4),
+    (64, 64, 4),
+    (32, 128, 4),
+    (32, 64, 4),
+    (16, 128, 4),
+    (16, 64, 4),
+)
 _IEEE = ((64, 64, 4), (32, 64, 4), (16, 64, 4))
 
 
@@ -58,7 +70,9 @@ def default_config(m: int, n: int, itemsize: int, *, multiprocessors: int, hoppe
 
     block_m, block_n, warps = min(choices, key=cost)
     wide = block_m * block_n >= 128 * 256
-    subtiles = (4 if extra_tiles >= 3 else 2) if wide else (2 if block_m * block_n >= 128 * 128 and extra_tiles >= 3 else 1)
+    subtiles = (
+        (4 if extra_tiles >= 3 else 2) if wide else (2 if block_m * block_n >= 128 * 128 and extra_tiles >= 3 else 1)
+    )
     return Config(
         block_m,
         block_n,

@@ -70,7 +70,10 @@ class Kernel:
         self.torch_epilogue = torch_epilogue
         self.operands = tuple(operands)
         self.outputs = tuple(outputs)
-        self.pairs = any(item.extent == "HalfTile" for item in (*self.operands, *self.outputs))
+        self.items: tuple[Operand | Output, ...] = (*self.operands, *self.outputs)
+        self.pairs = any(item.extent == "HalfTile" for item in self.items)
+        #: Tiles that the epilogue loads and stores, besides the accumulator: what its registers and memory go to.
+        self.extra_tiles = sum(1 for item in self.items if item.extent in _COLUMNS)
         self.optional = frozenset(output.name for output in self.outputs if output.optional)
         self.Result = namedtuple(  # type: ignore[misc]
             f"{''.join(part.title() for part in name.split('_'))}Result", [output.name for output in self.outputs]
@@ -110,7 +113,9 @@ class Kernel:
                 raise TypeError(f"{self.name}: {spec.name} must be a Python number; got a Tensor")
             return value
         if not isinstance(value, Tensor):
-            raise TypeError(f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}")
+            raise TypeError(
+                f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}"
+            )
         if len(lead) == 1 or spec.extent == "RowVector":
             return value
         if spec.extent == "ColVector":
@@ -125,9 +130,14 @@ class Kernel:
 
     @staticmethod
     def _symbolic(spec: Operand | Output) -> str:
-        return {"Tile": "(M, N)", "HalfTile": "(M, N/2)", "PairTile": "(M, 2N)", "RowVector": "(N,)", "ColVector": "(M,)", "Scalar": "()"}[
-            spec.extent
-        ]
+        return {
+            "Tile": "(M, N)",
+            "HalfTile": "(M, N/2)",
+            "PairTile": "(M, 2N)",
+            "RowVector": "(N,)",
+            "ColVector": "(M,)",
+            "Scalar": "()",
+        }[spec.extent]
 
     def register(self, namespace: str) -> Callable[..., Sequence[Tensor]]:
         """Define ``torch.ops.<namespace>.<name>`` with CUDA, CPU and fake implementations, once."""
@@ -177,9 +187,7 @@ class Kernel:
     def _fake(self, x: Tensor, weight: Tensor, *args: Any) -> Any:
         operands, include = self._split(args)
         m, n, _ = self._check(x, weight, operands)
-        results = {
-            o.name: self._empty(o, x, m, n) for o in self.outputs if not o.optional or o.name in include
-        }
+        results = {o.name: self._empty(o, x, m, n) for o in self.outputs if not o.optional or o.name in include}
         return self._pack(results, x)
 
     @staticmethod
@@ -190,11 +198,15 @@ class Kernel:
 
     def _check(self, a: Tensor, w: Tensor, operands: Mapping[str, Any]) -> tuple[int, int, int]:
         if a.dim() != 2 or w.dim() != 2:
-            raise ValueError(f"{self.name}: x must be (..., K) and weight (N, K); got {tuple(a.shape)} and {tuple(w.shape)}")
+            raise ValueError(
+                f"{self.name}: x must be (..., K) and weight (N, K); got {tuple(a.shape)} and {tuple(w.shape)}"
+            )
         m, k = a.shape
         n, k2 = w.shape
         if k != k2:
-            raise ValueError(f"{self.name}: x is (..., K={k}) but weight is (N={n}, K={k2}); weight must be (N, K), as nn.Linear stores it")
+            raise ValueError(
+                f"{self.name}: x is (..., K={k}) but weight is (N={n}, K={k2}); weight must be (N, K), as nn.Linear stores it"
+            )
         if a.dtype not in _DTYPES:
             raise TypeError(f"{self.name}: x must be bfloat16, float16 or float32; got {a.dtype}")
         if w.dtype != a.dtype:
@@ -202,7 +214,9 @@ class Kernel:
         if w.device != a.device:
             raise ValueError(f"{self.name}: x and weight must be on one device; got {a.device} and {w.device}")
         if self.pairs and n % 2:
-            raise ValueError(f"{self.name}: N must be even, since columns come in interleaved pairs; weight is (N={n}, K={k})")
+            raise ValueError(
+                f"{self.name}: N must be even, since columns come in interleaved pairs; weight is (N={n}, K={k})"
+            )
         missing = [o.name for o in self.operands if o.name not in operands]
         if missing:
             raise TypeError(f"{self.name}: missing operands: {', '.join(missing)}")
@@ -213,10 +227,14 @@ class Kernel:
                     raise TypeError(f"{self.name}: {spec.name} must be a Python number; got a Tensor")
                 continue
             if not isinstance(value, Tensor):
-                raise TypeError(f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}")
+                raise TypeError(
+                    f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}"
+                )
             expected = _shape(spec.extent, m, n)
             if tuple(value.shape) != expected:
-                raise ValueError(f"{self.name}: {spec.name} must be {self._symbolic(spec)} = {expected}; got {tuple(value.shape)}")
+                raise ValueError(
+                    f"{self.name}: {spec.name} must be {self._symbolic(spec)} = {expected}; got {tuple(value.shape)}"
+                )
             if value.device != a.device:
                 raise ValueError(f"{self.name}: {spec.name} must be on {a.device}, like x; got {value.device}")
             if spec.element == "int":
@@ -229,7 +247,9 @@ class Kernel:
     def _selected(self, include: Collection[str] | None) -> list[Output]:
         unknown = set(include or ()) - self.optional
         if unknown:
-            raise ValueError(f"{self.name} has no optional output {', '.join(sorted(unknown))}; it has: {', '.join(sorted(self.optional)) or 'none'}")
+            raise ValueError(
+                f"{self.name} has no optional output {', '.join(sorted(unknown))}; it has: {', '.join(sorted(self.optional)) or 'none'}"
+            )
         return [o for o in self.outputs if not o.optional or include is None or o.name in include]
 
     # --- The two forms ---------------------------------------------------------------------------------------------
@@ -250,7 +270,10 @@ class Kernel:
         by_name = dict(zip([o.name for o in self.outputs], results, strict=True))
         m, n = a.shape[0], w.shape[0]
         return {
-            o.name: by_name[o.name].to(torch.float32 if o.reduction else a.dtype).expand(_shape(o.extent, m, n)).contiguous()
+            o.name: by_name[o.name]
+            .to(torch.float32 if o.reduction else a.dtype)
+            .expand(_shape(o.extent, m, n))
+            .contiguous()
             for o in self._selected(include)
         }
 
@@ -269,6 +292,23 @@ class Kernel:
         ``a`` is (M, K), ``w`` (N, K); ``out`` may give tile outputs to write into, of any row stride and with
         contiguous columns. Returns outputs by name, all optional ones unless ``include`` names some.
         """
+        return self._run(a, w, operands, config, include, out)[0]
+
+    def launch(
+        self, a: Tensor, w: Tensor, operands: Mapping[str, Any], config: Config, include: Collection[str] | None = None
+    ) -> Any:
+        """Like :meth:`run`, but returns Triton's compiled kernel, which knows its registers and spills."""
+        return self._run(a, w, operands, config, include, None)[1]
+
+    def _run(
+        self,
+        a: Tensor,
+        w: Tensor,
+        operands: Mapping[str, Any],
+        config: Config | None,
+        include: Collection[str] | None,
+        out: Mapping[str, Tensor] | None,
+    ) -> tuple[dict[str, Tensor], Any]:
         m, n, k = self._check(a, w, operands)
         selected = self._selected(include)
         config = config or self.default_config(a, m, n)
@@ -281,13 +321,16 @@ class Kernel:
                 workspaces[output.name] = torch.empty((slots, length), dtype=torch.float32, device=a.device)
             else:
                 given = (out or {}).get(output.name)
-                results[output.name] = self._check_out(output, given, a, m, n) if given is not None else self._empty(output, a, m, n)
+                results[output.name] = (
+                    self._empty(output, a, m, n) if given is None else self._check_out(output, given, a, m, n)
+                )
+        compiled = None
         if m and n:
-            self._launch(a, w, operands, results, workspaces, config, m, n, k, tiles_m * tiles_n)
+            compiled = self._launch(a, w, operands, results, workspaces, config, m, n, k, tiles_m * tiles_n)
         for output in selected:
             if output.reduction:
                 results[output.name] = _finish(workspaces[output.name], output.reduction)
-        return results
+        return results, compiled
 
     def _check_out(self, output: Output, given: Tensor, a: Tensor, m: int, n: int) -> Tensor:
         expected = _shape(output.extent, m, n)
@@ -296,16 +339,25 @@ class Kernel:
                 f"{self.name}: out[{output.name!r}] must be {expected} {a.dtype} on {a.device}; got {tuple(given.shape)} {given.dtype} on {given.device}"
             )
         if given.shape[1] > 1 and given.stride(1) != 1:
-            raise ValueError(f"{self.name}: out[{output.name!r}] must have contiguous columns; got strides {given.stride()}")
+            raise ValueError(
+                f"{self.name}: out[{output.name!r}] must have contiguous columns; got strides {given.stride()}"
+            )
         return given
 
     def default_config(self, a: Tensor, m: int, n: int) -> Config:
         """The configuration used where none is given."""
-        extra = sum(1 for item in (*self.operands, *self.outputs) if item.extent in _COLUMNS)
+
         if a.is_cuda:
             properties = torch.cuda.get_device_properties(a.device)
             hopper = torch.version.hip is None and properties.major >= 9
-            return default_config(m, n, a.element_size(), multiprocessors=properties.multi_processor_count, hopper=hopper, extra_tiles=extra)
+            return default_config(
+                m,
+                n,
+                a.element_size(),
+                multiprocessors=properties.multi_processor_count,
+                hopper=hopper,
+                extra_tiles=self.extra_tiles,
+            )
         return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
 
     def _launch(
@@ -320,7 +372,7 @@ class Kernel:
         n: int,
         k: int,
         tiles: int,
-    ) -> None:
+    ) -> Any:
         block_sub = config.block_n // config.subtiles
         a_k_major, w_k_major = _k_major(a), _k_major(w)
         tma = _use_tma(a, w, config)
@@ -357,10 +409,15 @@ class Kernel:
             arguments[f"{output.name}_stride"] = target.stride(0) if target is not None else 0
             if target is not None:
                 stores.append(output.name)
-        widths = {item.name: int(block_sub * _COLUMNS[item.extent]) for item in (*self.operands, *self.outputs) if item.extent in _COLUMNS}
+        widths = {item.name: int(block_sub * _COLUMNS[item.extent]) for item in self.items if item.extent in _COLUMNS}
         for flag, names, wanted in (("TMA_LOADS", loads, config.load_tma), ("TMA_STORES", stores, config.store_tma)):
             tiles_of = [arguments[f"{name}_ptr"] for name in names]
-            use = wanted and tma and all(_descriptor_allowed(t) for t in tiles_of) and all(widths[name] * t.element_size() >= 16 for name, t in zip(names, tiles_of, strict=True))
+            use = (
+                wanted
+                and tma
+                and all(_descriptor_allowed(t) for t in tiles_of)
+                and all(widths[name] * t.element_size() >= 16 for name, t in zip(names, tiles_of, strict=True))
+            )
             if flag in self.gemm.arg_names:
                 arguments[flag] = use
                 if use:
@@ -368,18 +425,20 @@ class Kernel:
                         arguments[f"{name}_ptr"] = _descriptor(arguments[f"{name}_ptr"], (config.block_m, widths[name]))
         # Operands that the epilogue does not read are absent from the kernel's signature.
         arguments = {name: value for name, value in arguments.items() if name in self.gemm.arg_names}
-        programs = tiles if not a.is_cuda else min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
-        self.gemm[(programs,)](
-            **arguments,
-            PRECISION="tf32" if a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee",
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
-        )
+        precision = "tf32" if a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        options = {"PRECISION": precision, "num_warps": config.num_warps, "num_stages": config.num_stages}
+        if not a.is_cuda:
+            return self.gemm[(tiles,)](**arguments, **options)
+        with torch.cuda.device(a.device):
+            programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
+            return self.gemm[(programs,)](**arguments, **options)
 
 
 def _fake_shape(extent: Extent, m: Any, n: Any) -> tuple[Any, ...]:
     """Like :func:`_shape`, for symbolic sizes."""
-    return {"Tile": (m, n), "HalfTile": (m, n // 2), "PairTile": (m, n * 2), "RowVector": (n,), "ColVector": (m,)}[extent]
+    return {"Tile": (m, n), "HalfTile": (m, n // 2), "PairTile": (m, n * 2), "RowVector": (n,), "ColVector": (m,)}[
+        extent
+    ]
 
 
 def _finish(workspace: Tensor, reduction: str) -> Tensor:

@@ -25,7 +25,17 @@ def tile_coordinates(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 @triton.jit
 def load_operand(
-    src, row, k, rows, K, stride_row, stride_k, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, TMA: tl.constexpr, K_MAJOR: tl.constexpr
+    src,
+    row,
+    k,
+    rows,
+    K,
+    stride_row,
+    stride_k,
+    BLOCK_R: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TMA: tl.constexpr,
+    K_MAJOR: tl.constexpr,
 ):
     """(BLOCK_R, BLOCK_K) of a GEMM operand (rows, K): by descriptor, in the order it lies in memory, or by pointers."""
     if TMA:
@@ -44,9 +54,7 @@ def load_operand(
 
 
 @triton.jit
-def load_tile(
-    src, row, col, rows, columns, stride, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, TMA: tl.constexpr
-):
+def load_tile(src, row, col, rows, columns, stride, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, TMA: tl.constexpr):
     """(BLOCK_R, BLOCK_C) of a (rows, columns) tensor, widened to fp32."""
     if TMA:
         return src.load([row, col]).to(tl.float32)

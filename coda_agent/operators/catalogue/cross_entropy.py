@@ -1,3 +1,5 @@
+# ruff: noqa: F821, UP037 - strings in Reduced[...] name a combination; they are no forward references
+# mypy: disable-error-code="type-arg, assignment"
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -1,3 +1,4 @@
+# ruff: noqa: UP037 - strings in Reduced[...] name a combination; they are no forward references
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -1,3 +1,4 @@
+# ruff: noqa: UP037 - strings in Reduced[...] name a combination; they are no forward references
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -12,9 +13,7 @@ class Outputs(NamedTuple):
 
 
 @operator
-def residual_rmsnorm_backward(
-    acc: Tile, c: Tile, w: RowVector, r: ColVector, zdz: ColVector, o: Tile
-) -> Outputs:
+def residual_rmsnorm_backward(acc: Tile, c: Tile, w: RowVector, r: ColVector, zdz: ColVector, o: Tile) -> Outputs:
     """Backward of residual add and RMSNorm, from the gradient acc of the norm's output.
 
     acc, the norm's input c and the incoming residual gradient o (M, N); norm weight w (N,); reciprocal RMS

@@ -1,3 +1,5 @@
+# ruff: noqa: F821, UP037 - strings in Reduced[...] name a combination; they are no forward references
+# mypy: disable-error-code="type-arg, assignment"
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -14,9 +16,7 @@ class Outputs(NamedTuple):
 
 
 @operator
-def rmsnorm_cross_entropy(
-    acc: Tile, r: ColVector, target: ColVector[int], ignore_index: Scalar[int] = -100
-) -> Outputs:
+def rmsnorm_cross_entropy(acc: Tile, r: ColVector, target: ColVector[int], ignore_index: Scalar[int] = -100) -> Outputs:
     """The second half of RMSNorm, then cross entropy of logits = acc * r; loss = lse - t.
 
     acc (M, N); reciprocal RMS r (M,); class indices target (M,); logits (M, N); the target's logit t and

@@ -1,0 +1,1 @@
+"""Measuring kernels: timing in alternation, with spread."""

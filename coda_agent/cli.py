@@ -1,0 +1,338 @@
+"""The command line. Each command reads its options, calls one function, and prints what comes back.
+
+With ``--json`` a command prints one JSON document on stdout, errors included, and everything for people on stderr.
+Nothing heavy is imported until a command needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import BAD_REQUEST, DONE, ENVIRONMENT, INTERNAL, INTERRUPTED
+
+app = typer.Typer(
+    name="coda-agent",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Fused GEMM-epilogue GPU kernels you can trust: written by a model or derived, verified, committed to a library.",
+)
+
+
+class Author(str, Enum):
+    derive = "derive"
+    llm = "llm"
+    file = "file"
+
+
+class Backend(str, Enum):
+    auto = "auto"
+    interpreter = "interpreter"
+    cuda = "cuda"
+
+
+LibraryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--library",
+        metavar="DIR",
+        help="The library [default: $CODA_LIBRARY, else the installed kernel_library].",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and text for people on stderr.")
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors and the last line only; names only in lists.")
+]
+OperatorArgument = Annotated[
+    str, typer.Argument(metavar="OPERATOR", help="A catalogue name, or path.py:name for your own.", show_default=False)
+]
+
+
+class _Interrupted(Exception):
+    """Ctrl-C, in a form that typer passes on."""
+
+
+class _Output:
+    """Where a command's answer goes: a JSON document, or text for people."""
+
+    def __init__(self, as_json: bool) -> None:
+        from .report import console
+
+        self.as_json = as_json
+        self.console = console(stderr=as_json)
+        self.document: Any = None
+
+
+@contextlib.contextmanager
+def _answering(as_json: bool) -> Iterator[_Output]:
+    """Keep stdout for the document: whatever else prints meanwhile, a user's file included, goes to stderr."""
+    output = _Output(as_json)
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            yield output
+    except KeyboardInterrupt:
+        raise _Interrupted from None
+    if as_json:
+        _print_json(output.document)
+
+
+def _print_json(document: Any) -> None:
+    from .library import to_json
+
+    sys.stdout.write(to_json(document, ascii_only=True))
+    sys.stdout.flush()
+
+
+def _exit(code: int) -> None:
+    if code != DONE:
+        raise typer.Exit(code)
+
+
+@app.command()
+def generate(
+    operator: OperatorArgument,
+    library: LibraryOption = None,
+    author: Annotated[Author | None, typer.Option(help="Who writes the epilogue [default: what fits, and says why].", show_default=False)] = None,
+    epilogue: Annotated[Path | None, typer.Option(metavar="FILE", help="An epilogue written by someone else; implies --author file.", show_default=False)] = None,
+    backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
+    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable [default: sm_80, sm_90, sm_100].", show_default=False)] = None,
+    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases to verify on [default: enough].", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of the verification.")] = 300.0,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the verification's cases [default: a fresh one].", show_default=False)] = None,
+    no_commit: Annotated[bool, typer.Option("--no-commit", help="Verify, but leave the library as it is.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Write, compile, verify and commit the kernel of an operator."""
+    from . import pipeline
+    from .report import Reporter
+
+    request = pipeline.Request(
+        operator,
+        library=library,
+        author=author.value if author else None,
+        epilogue=epilogue,
+        backend=backend.value,  # type: ignore[arg-type]
+        targets=target or None,
+        examples=examples,
+        timeout=timeout,
+        seed=seed,
+        commit=not no_commit,
+    )
+    with _answering(as_json) as output, Reporter(output.console, quiet=quiet) as tell:
+        finished = pipeline.generate(request, tell)
+        output.document = finished.result
+    _exit(finished.exit_code)
+
+
+@app.command()
+def operators(as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the operators that come with coda-agent."""
+    from dataclasses import asdict
+
+    from .operators.listing import listing
+    from .report import operators_table
+
+    with _answering(as_json) as output:
+        found = listing()
+        output.document = {"operators": [asdict(item) for item in found]}
+        if quiet:
+            output.console.print("\n".join(item.name for item in found))
+        elif not as_json:
+            operators_table(output.console, found)
+
+
+@app.command(name="list")
+def list_kernels(library: LibraryOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the kernels of a library, and whether they are as they were verified."""
+    from .library import locate
+    from .report import kernel_row, kernels_table
+
+    with _answering(as_json) as output:
+        found = locate(library)
+        entries = found.entries()
+        output.document = {"library": found.path, "kernels": [kernel_row(entry) for entry in entries]}
+        if quiet:
+            output.console.print("\n".join(entry.name for entry in entries), end="\n" if entries else "")
+        elif not entries:
+            output.console.print(f"no kernels in {found.path} yet: coda-agent generate swiglu", soft_wrap=True)
+        elif not as_json:
+            kernels_table(output.console, entries)
+
+
+@app.command()
+def show(
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel of the library.", show_default=False)],
+    library: LibraryOption = None,
+    triton: Annotated[bool, typer.Option("--triton", help="Print the generated kernel.py.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show a kernel: reference, epilogue, certificate, targets, provenance."""
+    from .library import locate
+    from .report import code, kernel_page, kernel_row
+
+    with _answering(as_json) as output:
+        found = locate(library)
+        entry, note = found.entry(kernel), ""
+        epilogue, text = entry.text("epilogue.py"), entry.text("kernel.py")
+        if entry.record and entry.record.get("runtime_sha256") != found.runtime_sha256():
+            note = "verified with another version of the library's runtime"
+        shown = {"epilogue": epilogue, **({"triton": text} if triton else {})}
+        output.document = {
+            **kernel_row(entry),
+            "note": note or None,
+            "folder": entry.folder,
+            **shown,
+            "record": entry.record,
+        }
+        if quiet:
+            output.console.print(entry.status)
+        elif triton and not as_json:
+            code(output.console, text)
+        elif not as_json:
+            kernel_page(output.console, entry, epilogue, note)
+
+
+@app.command()
+def prompt(operator: OperatorArgument, as_json: JsonOption = False) -> None:
+    """Print what a model would be asked for an operator."""
+    from .authors.prompting import render
+    from .operators import load
+
+    with _answering(as_json) as output:
+        text = render(load(operator))
+        output.document = {"operator": operator, "prompt": text}
+        if not as_json:
+            sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+@app.command()
+def doctor(library: LibraryOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Say what this machine has and lacks for generating kernels."""
+    from dataclasses import asdict
+
+    from .doctor import examine
+    from .report import check_line
+
+    with _answering(as_json) as output:
+        checks, lacking = [], []
+        for check in examine(library):
+            checks.append(check)
+            if check.needed and check.status == "missing":
+                lacking.append(check.name)
+            if not quiet or check.status == "missing":
+                check_line(output.console, check)
+        output.document = {"ready": not lacking, "lacking": lacking, "checks": [asdict(check) for check in checks]}
+        output.console.print(
+            f"generate cannot run: {', '.join(lacking)}" if lacking else "ready to generate", soft_wrap=True
+        )
+    _exit(ENVIRONMENT if lacking else DONE)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coda-agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+#: What typer raises for a bad command line. Older versions take it from click, newer ones carry their own.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console entry. Returns the exit code; expected errors become one sentence, or one JSON document."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    with _terminable():
+        try:
+            return int(app(args=given, prog_name="coda-agent", standalone_mode=False) or DONE)
+        except _UsageError as error:
+            return _fail(given, "usage", _usage(error), BAD_REQUEST)
+        except (_Interrupted, KeyboardInterrupt, typer.Abort):
+            return _fail(given, "interrupted", "interrupted; the library is as it was", INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except Exception as error:
+            return _explain(given, error)
+
+
+def _explain(given: Sequence[str], error: Exception) -> int:
+    from .errors import exit_code
+
+    code = exit_code(error)
+    if code is not None:
+        return _fail(given, type(error).__name__, str(error), code)
+    if os.environ.get("CODA_DEBUG") == "1":
+        raise error
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return _fail(
+        given,
+        "internal",
+        f"internal error: {what} (run again with CODA_DEBUG=1 for a traceback, and please report it with that)",
+        INTERNAL,
+    )
+
+
+def _fail(given: Sequence[str], kind: str, message: str, code: int) -> int:
+    from .report import clean
+
+    sys.stderr.write(f"error: {clean(message)}\n")
+    if "--json" in given:
+        _print_json({"status": "error", "error": {"kind": kind, "message": message}, "exit_code": code})
+    return code
+
+
+def _usage(error: Any) -> str:
+    text = str(getattr(error, "message", "") or error.format_message())
+    possible = getattr(error, "possibilities", None)
+    if possible:
+        text = f"{text.rstrip('.')}; did you mean {' or '.join(sorted(possible))}?"
+    elif not hasattr(error, "option_name"):
+        text = error.format_message()
+    context = getattr(error, "ctx", None)
+    return f"{text}\n{context.command_path} --help says how" if context else text
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Being told to end is met like Ctrl-C: stages clean up behind them."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        previous = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,333 @@
+"""What people see: progress on a terminal, plain lines in a pipe, and the same facts either way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from .doctor import Check
+    from .library import Entry
+    from .operators.listing import Listed
+    from .pipeline import Event
+
+#: Columns of a table in a pipe, where no terminal gives a width.
+_PIPE_WIDTH = 160
+_STYLES = {
+    "verified": "green",
+    "committed": "green",
+    "ok": "green",
+    "stale": "yellow",
+    "absent": "dim",
+    "broken": "red",
+    "missing": "red",
+    "rejected": "red",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where human text goes. Honours NO_COLOR and COLUMNS; text is never read as markup."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _PIPE_WIDTH
+    return made
+
+
+def clean(text: str) -> str:
+    """Text of unknown origin with control characters spelled out, so that it cannot act on a terminal."""
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text
+    )
+
+
+class Reporter:
+    """Tells a run's events to a person. A context manager, since a progress bar must be put away."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console = console
+        self.quiet = quiet
+        self._source = ""
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._quarter = -1
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def __call__(self, event: Event) -> None:
+        handler = getattr(self, f"_{type(event).__name__.lower()}", None)
+        if handler is not None:
+            handler(event)
+
+    def _say(self, label: str, text: str = "", style: str = "", always: bool = False) -> None:
+        if always or not self.quiet:
+            line = Text(f"{label:<9} ", style=style or "bold")
+            self.console.print(line.append(clean(text), style="not bold"), soft_wrap=True)
+
+    def _stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _started(self, event: Any) -> None:
+        self._say(event.operator.name, event.operator.summary)
+
+    def _notice(self, event: Any) -> None:
+        self._say("note", event.message, "yellow")
+
+    def _authorchosen(self, event: Any) -> None:
+        self._say("author", f"{event.author}: {event.why}")
+
+    def _epiloguewritten(self, event: Any) -> None:
+        self._source = event.source
+
+    def _compiled(self, event: Any) -> None:
+        self._say("epilogue", event.digest[:16])
+        if not self.quiet:
+            code(self.console, self._source, indent=4)
+        self._say("kernel", f"{event.lines} lines of Triton")
+
+    def _targetcompiled(self, event: Any) -> None:
+        self._say(event.report.target, target(event.report.as_dict()), "red" if event.report.error else "")
+
+    def _verificationprogress(self, event: Any) -> None:
+        if self.quiet:
+            return
+        if not self.console.is_terminal:
+            quarter = 4 * event.done // max(event.total, 1)
+            if quarter > self._quarter:
+                self._quarter = quarter
+                self._say("verifying", f"{event.done} of {event.total} cases on the {event.backend} backend")
+            return
+        if self._progress is None:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self._progress = Progress(
+                TextColumn("[bold]verifying[/] "),
+                BarColumn(),
+                TextColumn("{task.completed} of {task.total} cases, worst error {task.fields[ratio]:.2f} of its bound"),
+                TimeElapsedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._progress.add_task("", total=event.total, ratio=0.0)
+            self._progress.start()
+        assert self._task is not None
+        self._progress.update(self._task, completed=event.done, total=event.total, ratio=event.max_error_ratio)
+
+    def _verified(self, event: Any) -> None:
+        self._stop()
+        self._say("verified", evidence(event.report.as_dict()), "green")
+
+    def _diagnostics(self, event: Any) -> None:
+        self._say("rejected", "the epilogue was refused", "red", always=True)
+        lines = event.source.splitlines()
+        for item in event.items:
+            self._say("", f"{item.line}:{item.column}: {item.rule}: {item.message}", always=True)
+            if 0 < item.line <= len(lines) and len(lines[item.line - 1]) <= 160:
+                self.console.print(f"{'':14}{clean(lines[item.line - 1])}", style="dim", soft_wrap=True)
+            if item.hint:
+                self._say("", f"    hint: {item.hint}", always=True)
+
+    def _rejected(self, event: Any) -> None:
+        self._stop()
+        found = event.counterexample or {}
+        reason = (
+            f"the kernel is wrong: {event.reason} does not hold"
+            if event.reason == found.get("property")
+            else event.reason
+        )
+        self._say("rejected", reason, "red", always=True)
+        for line in counterexample(found):
+            self._say("", line, always=True)
+
+    def _committed(self, event: Any) -> None:
+        how = "; the version before it is replaced" if event.replaced else ""
+        self._say("committed", f"{event.folder}{how}", "green", always=True)
+
+    def _finished(self, event: Any) -> None:
+        if event.result["status"] == "verified":
+            self._say("done", "verified, and not committed, as asked", "green", always=True)
+        elif event.result["status"] == "committed":
+            folder, name = event.result["kernel"]["folder"], event.result["operator"]
+            package = os.path.basename(os.path.dirname(os.path.abspath(folder)))
+            self._say("use it", f"from {package} import {name}")
+
+
+def counterexample(found: Mapping[str, Any]) -> list[str]:
+    """A counterexample of the verifier in plain words."""
+    if not found:
+        return []
+    shapes, lines = found.get("shapes") or {}, []
+    regime, scale = found.get("regime"), found.get("scale", 1.0)
+    inputs = f"{regime} inputs{f' at scale {scale:g}' if scale not in (None, 1.0) else ''}" if regime else "inputs"
+    sizes = ", ".join(f"{name} = {size}" for name, size in shapes.items())
+    scalars = "".join(f", {name} = {value:g}" for name, value in (found.get("scalars") or {}).items())
+    lines.append(f"with {sizes}{scalars}, {found.get('dtype')}, {inputs} (seed {found.get('seed')}):")
+    where = str(found.get("output") or "the kernel")
+    if found.get("index") is not None:
+        where += f"[{', '.join(map(str, found['index']))}]"
+    if found.get("got") is not None and found.get("expected") is not None:
+        bound = f" give or take {_number(found['bound'])}" if found.get("bound") is not None else ""
+        ratio = f", {_number(found['ratio'])} times the error allowed" if found.get("ratio") is not None else ""
+        lines.append(f"{where} is {_number(found['got'])} but must be {_number(found['expected'])}{bound}{ratio}")
+    count = f"; {found['count']} elements are wrong" if (found.get("count") or 0) > 1 else ""
+    return [*lines, f"{found.get('message')}{count}"]
+
+
+def target(report: Mapping[str, Any]) -> str:
+    """What compiling for one target gave, in a line."""
+    if report.get("error"):
+        return f"does not compile: {report['error']}"
+    parts = []
+    if report.get("registers") is not None:
+        parts.append(f"{report['registers']} registers")
+    if report.get("shared_bytes") is not None:
+        parts.append(f"{report['shared_bytes'] / 1024:.0f} KiB shared memory")
+    if report.get("spill_bytes") is not None:
+        parts.append(f"{report['spill_bytes']} bytes spilled" if report["spill_bytes"] else "no spills")
+    parts.append(f"tensor cores by {report['tensor_cores']}" if report.get("tensor_cores") else "no tensor cores")
+    return ", ".join(parts)
+
+
+def evidence(verification: Mapping[str, Any]) -> str:
+    """A certificate in a line."""
+    percent = verification.get("percent_of_torch_error")
+    beside = f", {percent:.0f}% of torch's error" if isinstance(percent, (int, float)) else ""
+    return (
+        f"{verification.get('examples')} cases on the {verification.get('backend')} backend in {_number(verification.get('duration'))} s: "
+        f"worst error {_number(verification.get('max_error_ratio'))} of its bound{beside} (seed {verification.get('seed')})"
+    )
+
+
+def code(console: Console, text: str, *, indent: int = 0) -> None:
+    """Python source, highlighted on a terminal."""
+    text = clean(text).rstrip("\n")
+    if console.is_terminal:
+        from rich.padding import Padding
+        from rich.syntax import Syntax
+
+        console.print(Padding(Syntax(text, "python", background_color="default", word_wrap=True), (0, 0, 0, indent)))
+    else:
+        for line in text.splitlines():
+            console.print(f"{' ' * indent}{line}", soft_wrap=True)
+
+
+def operators_table(console: Console, operators: Iterable[Listed]) -> None:
+    table = _table("name", "summary", "operands", "outputs")
+    for item in operators:
+        table.add_row(item.name, item.summary, _pairs(item.operands), _pairs(item.outputs))
+    console.print(table)
+
+
+def kernels_table(console: Console, entries: Iterable[Entry]) -> None:
+    table = _table("name", "status", "backend", "examples", "worst / bound", "of torch's error", "author", "date")
+    for entry in entries:
+        row = kernel_row(entry)
+        percent = row["percent_of_torch_error"]
+        cells = [
+            row["backend"],
+            row["examples"],
+            _number(row["max_error_ratio"]),
+            f"{percent:.0f}%" if isinstance(percent, (int, float)) else None,
+        ]
+        cells += [row["author"], str(row["created"] or "")[:10]]
+        status = Text(entry.status, style=_STYLES[entry.status])
+        table.add_row(entry.name, status, *("–" if cell in (None, "") else clean(str(cell)) for cell in cells))
+    console.print(table)
+
+
+def kernel_row(entry: Entry) -> dict[str, Any]:
+    """What ``list`` says of one kernel."""
+    verification = _mapping(entry.record, "verification")
+    return {
+        "name": entry.name,
+        "status": entry.status,
+        "reason": entry.reason or None,
+        **{key: verification.get(key) for key in ("backend", "examples", "max_error_ratio", "percent_of_torch_error")},
+        "author": _mapping(entry.record, "author").get("name"),
+        "created": entry.record.get("created"),
+    }
+
+
+def kernel_page(console: Console, entry: Entry, epilogue: str, note: str = "") -> None:
+    """Everything a reader needs to trust one kernel."""
+    record, operator = entry.record, _mapping(entry.record, "operator")
+    verification = _mapping(record, "verification")
+
+    def head(title: str) -> None:
+        console.print()
+        console.print(Text(title, style="bold"))
+
+    console.print(
+        Text(entry.name, style="bold").append(f"  {entry.status}", style=_STYLES[entry.status]), soft_wrap=True
+    )
+    for line in (entry.reason, note):
+        if line:
+            console.print(clean(line), soft_wrap=True)
+    head("Reference")
+    code(console, str(operator.get("reference", "not recorded")), indent=2)
+    head("Epilogue")
+    code(console, epilogue or "missing", indent=2)
+    head("Certificate")
+    console.print("  " + (evidence(verification) if verification else "none"), soft_wrap=True)
+    for name, found in _mapping(verification, "properties").items():
+        console.print(
+            f"  {'passed' if found.get('passed') else 'failed'}  {name}, {found.get('examples')} cases", soft_wrap=True
+        )
+    head("Targets")
+    for report in record.get("targets") or ():
+        console.print(f"  {report.get('target'):<8}{target(report)}", soft_wrap=True)
+    head("Provenance")
+    author = _mapping(record, "author")
+    source = "; ".join(f"{key} {value}" for key, value in author.items() if key != "name")
+    versions = ", ".join(f"{name} {version}" for name, version in _mapping(record, "versions").items())
+    for label, text in (
+        ("author", f"{author.get('name')}{f' ({source})' if source else ''}"),
+        ("operator", str(operator.get("origin"))),
+        ("created", str(record.get("created"))),
+        ("versions", versions),
+        ("folder", str(entry.folder)),
+    ):
+        console.print(f"  {label:<10}{clean(text)}", soft_wrap=True)
+
+
+def check_line(console: Console, check: Check) -> None:
+    line = (
+        Text(f"{check.status:<9}", style=_STYLES[check.status])
+        .append(f"{check.name:<12}", style="bold")
+        .append(clean(check.detail), style="default")
+    )
+    console.print(line, soft_wrap=True)
+    if check.advice:
+        console.print(f"{'':21}{clean(check.advice)}", style="dim", soft_wrap=True)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    return table
+
+
+def _pairs(items: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {annotation}" for name, annotation in items.items()) or "–"
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value) if value is not None else "–"
+
+
+def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = record.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,3 @@
+"""A file that does not load."""
+
+raise RuntimeError("half a file")

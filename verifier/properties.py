@@ -1,0 +1,533 @@
+"""What must hold of a kernel, each property by name, judged from the tensors that a worker sends back.
+
+==========================  ==========================================================================================
+contract                    runs; exact names, shapes, dtypes and strides; every element written, and nothing around
+                            it; inputs untouched; nothing non-finite unless the reference is
+exact_integers              on integer inputs, outputs that fp32 computes exactly are bitwise the reference
+elementwise_bound           every element within the bound that :mod:`verifier.bounds` derives
+whole_tensor_error          the Frobenius error no worse than unfused PyTorch's, up to 1.2 and the unavoidable
+pytorch_form                the kernel's plain-PyTorch form keeps the same bounds
+determinism                 the same launch twice gives the same bits
+tma_and_pointer_agree       a TMA case run through pointers keeps the same bounds
+empty                       no rows: outputs of the right shapes, reductions at their neutral element
+==========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import bounds
+from .bounds import Miss
+from .cases import MARGIN, Case, Inputs, SignatureLike, extent_shape, is_tile, materialise, strategy, torch_dtype
+from .isolation import Worker, WorkerFailure
+from .worker import CANARY, prefill_bits
+
+PROPERTIES = (
+    "contract",
+    "exact_integers",
+    "elementwise_bound",
+    "whole_tensor_error",
+    "pytorch_form",
+    "determinism",
+    "tma_and_pointer_agree",
+    "empty",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A property that does not hold, on one case. ``reason`` is set where the process failed rather than the numbers."""
+
+    property: str
+    case: Case
+    message: str
+    output: str | None = None
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    bound: float | None = None
+    ratio: float | None = None
+    count: int | None = None
+    reason: str | None = None
+    scalars: dict[str, float | int] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """One line for a person, or for the author's next attempt."""
+        case = self.case
+        where = f"{self.output}{list(self.index) if self.index is not None else ''}: " if self.output else ""
+        what = self.message
+        if self.got is not None and self.expected is not None:
+            what += f"; got {self.got:.7g}, expected {self.expected:.7g}"
+            if self.bound is not None and self.ratio is not None:
+                what += f" ± {self.bound:.3g} (off by {self.ratio:.3g} times the bound)"
+        if self.count is not None and self.count > 1:
+            what += f"; {self.count} elements"
+        inputs = f"{case.regime} inputs" + (f" at scale {case.scale:g}" if case.scale != 1.0 else "")
+        tiling = case.tiling
+        return (
+            f"{self.property}: {where}{what} [M={case.m} N={case.n} K={case.k}, {case.dtype}, {inputs}, a {case.a_layout}, w {case.w_layout}, "
+            f"tiles {tiling.block_m}x{tiling.block_n}x{tiling.block_k}{'/' + str(tiling.subtiles) if tiling.subtiles > 1 else ''}"
+            f"{', TMA' if tiling.tma is not False else ''}, seed {case.seed}]"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; numbers that JSON lacks become strings."""
+
+        def plain(value: float | None) -> float | str | None:
+            return value if value is None or math.isfinite(value) else str(value)
+
+        case = self.case.as_dict()
+        return {
+            "property": self.property,
+            "output": self.output,
+            "index": list(self.index) if self.index is not None else None,
+            "got": plain(self.got),
+            "expected": plain(self.expected),
+            "bound": plain(self.bound),
+            "ratio": plain(self.ratio),
+            "count": self.count,
+            "message": self.message,
+            "reason": self.reason,
+            "shapes": {"M": self.case.m, "N": self.case.n, "K": self.case.k},
+            "dtype": self.case.dtype,
+            "layouts": {name: case[f"{name}_layout"] for name in ("a", "w", "tile", "output")},
+            "regime": self.case.regime,
+            "scale": self.case.scale,
+            "config": case["tiling"],
+            "seed": self.case.seed,
+            "scalars": self.scalars,
+            "case": case,
+            "line": self.line,
+        }
+
+
+@dataclass
+class Tally:
+    """What was tried and how close it came."""
+
+    tried: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROPERTIES, 0))
+    cases: int = 0
+    max_error_ratio: float = 0.0
+    kernel_error: float = 0.0
+    torch_error: float = 0.0
+
+    @property
+    def percent_of_torch_error(self) -> float | None:
+        """Mean relative Frobenius error over that of unfused PyTorch, in percent (normal fp16 and bf16 cases)."""
+        return 100.0 * self.kernel_error / self.torch_error if self.torch_error else None
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """All the parent knows about one case before it sees the kernel's answer."""
+
+    inputs: Inputs
+    digest: str
+    reference: bounds.Reference | None
+    baseline: dict[str, Tensor]
+
+
+class Judge:
+    """Runs cases through a worker and says what fails. One per candidate."""
+
+    def __init__(self, operator: Any, worker: Worker) -> None:
+        self.operator = operator
+        self.signature: SignatureLike = operator
+        self.worker = worker
+        self.tally = Tally()
+
+    # --- one case ---
+
+    def check(self, case: Case) -> list[Failure]:
+        """Every property that applies, on one case. Raises :class:`WorkerFailure` only where the worker is gone."""
+        tally = self.tally
+        tally.cases += 1
+        inputs = materialise(case, self.signature)
+        scalars = dict(inputs.scalars)
+        try:
+            self.worker.submit(case)
+            # While the worker runs the kernel.
+            try:
+                expected = self._expect(case, inputs)
+            finally:
+                header, raw = self.worker.result()
+        except WorkerFailure as failure:
+            if failure.fatal:
+                raise
+            return [
+                Failure(
+                    "contract", case, f"{failure.reason}: {failure.message}", reason=failure.reason, scalars=scalars
+                )
+            ]
+        main = "contract" if case.m else "empty"
+        tally.tried[main] += 1
+        try:
+            self.worker.submit(case, "pytorch")
+            failures, outputs = self._contract(main, case, expected, header, raw)
+            if outputs is not None:
+                failures += self._numbers(case, expected, outputs)
+        finally:
+            try:
+                form_header, form_raw = self.worker.result()
+                form_error = None
+            except WorkerFailure as failure:
+                if failure.fatal:
+                    raise
+                form_error = failure
+        if form_error is None:
+            tally.tried["pytorch_form"] += 1
+            broken, outputs = self._contract("pytorch_form", case, expected, form_header, form_raw)
+            failures += broken
+            if outputs is not None:
+                failures += self._within("pytorch_form", case, expected, outputs)
+        elif expected.reference is not None:
+            message = f"the PyTorch form raised: {form_error.message}"
+            failures.append(Failure("pytorch_form", case, message, reason=form_error.reason))
+        if not failures and case.m:
+            failures += self._again(case, expected, raw)
+        return [replace(failure, scalars=scalars) for failure in failures]
+
+    def _expect(self, case: Case, inputs: Inputs) -> _Expected:
+        digest = inputs.digest()
+        operands = inputs.operands
+        if case.m == 0:
+            return _Expected(inputs, digest, None, {})
+        reference = bounds.analyse(self.operator, inputs.a, inputs.w, operands, worst_case=case.regime == "equal")
+        for output in self.operator.outputs:
+            shape = extent_shape(output.extent, case.m, case.n)
+            if reference.values[output.name].shape != shape:
+                found = tuple(reference.values[output.name].shape)
+                raise bounds.AnalysisError(
+                    f"the reference's {output.name} has shape {found}; its annotation {output.extent} means {shape}"
+                )
+        return _Expected(inputs, digest, reference, bounds.unfused(self.operator, inputs.a, inputs.w, operands))
+
+    def _wanted(self, case: Case) -> list[Any]:
+        return [o for o in self.operator.outputs if case.optional or not o.optional]
+
+    @staticmethod
+    def dtype(case: Case, output: Any) -> torch.dtype:
+        return torch.float32 if output.reduction else torch_dtype(case.dtype)
+
+    # --- contract ---
+
+    def _contract(
+        self, name: str, case: Case, expected: _Expected, header: dict[str, Any], raw: dict[str, bytes]
+    ) -> tuple[list[Failure], dict[str, Tensor] | None]:
+        """Failures of the contract, and the outputs by name where their shapes and dtypes are right."""
+
+        def fail(message: str, output: str | None = None, **more: Any) -> Failure:
+            return Failure(name, case, message, output, **more)
+
+        entries = {entry["name"]: entry for entry in header["outputs"]}
+        wanted = self._wanted(case)
+        names = [o.name for o in wanted]
+        if set(entries) != set(names):
+            return [fail(f"returned outputs {sorted(entries)}, asked for {sorted(names)}")], None
+        outputs: dict[str, Tensor] = {}
+        failures: list[Failure] = []
+        for output in wanted:
+            entry = entries[output.name]
+            shape, dtype = extent_shape(output.extent, case.m, case.n), self.dtype(case, output)
+            if tuple(entry["shape"]) != shape or entry["dtype"] != str(dtype).removeprefix("torch."):
+                failures.append(
+                    fail(
+                        f"is {entry['dtype']} {tuple(entry['shape'])}, must be {str(dtype).removeprefix('torch.')} {shape}",
+                        output.name,
+                    )
+                )
+                continue
+            if self.worker.backend == "interpreter" and entry["device"] != "cpu":
+                failures.append(fail(f"is on {entry['device']}, must be where the inputs are", output.name))
+            flat = (
+                torch.frombuffer(bytearray(raw[output.name]), dtype=dtype)
+                if raw[output.name]
+                else torch.empty(0, dtype=dtype)
+            )
+            if not entry["guarded"]:
+                outputs[output.name] = flat.reshape(shape)
+                continue
+            if not entry["in_place"]:
+                failures.append(fail("was not returned in the buffer given by out=", output.name))
+            pitch = int(entry["pitch"])
+            value = flat.as_strided(shape, (pitch, 1), MARGIN)
+            outputs[output.name] = value
+            failures += self._guards(fail, output.name, flat, value, shape, pitch, case)
+        if header["digest"] != expected.digest:
+            failures.append(fail("an input was changed"))
+        reference = expected.reference
+        if reference is None:
+            failures += self._neutral(fail, wanted, outputs)
+        elif not failures:
+            for output in wanted:
+                miss = bounds.judge_finite(
+                    outputs[output.name],
+                    reference.values[output.name],
+                    reference.error[output.name],
+                    self.dtype(case, output),
+                )
+                if miss:
+                    failures.append(self._missed(name, case, output.name, miss))
+        return failures, None if failures or reference is None else outputs
+
+    @staticmethod
+    def _guards(
+        fail: Callable[..., Failure],
+        name: str,
+        flat: Tensor,
+        value: Tensor,
+        shape: tuple[int, ...],
+        pitch: int,
+        case: Case,
+    ) -> list[Failure]:
+        """The canaries around an output and between its rows, and the elements that nobody wrote."""
+        size = flat.element_size()
+        outside = torch.ones(flat.shape, dtype=torch.bool)
+        outside.as_strided(shape, (pitch, 1), MARGIN).fill_(False)
+        touched = (flat.view(torch.uint8).reshape(-1, size) != CANARY).any(1) & outside
+        if bool(touched.any()):
+            at = int(touched.nonzero()[0]) - MARGIN
+            row, column = divmod(at, pitch)
+            place = "before the output" if at < 0 else "after the output" if row >= shape[0] else "between rows"
+            return [fail(f"wrote outside its bounds ({place})", name, index=(row, column), count=int(touched.sum()))]
+        integers = torch.int32 if size == 4 else torch.int16
+        bits = prefill_bits(case.dtype)
+        stale = flat.view(integers).as_strided(shape, (pitch, 1), MARGIN) == bits
+        if bool(stale.any()):
+            row, column = (int(i) for i in stale.nonzero()[0])
+            return [fail("some elements were never written", name, index=(row, column), count=int(stale.sum()))]
+        return []
+
+    @staticmethod
+    def _neutral(fail: Callable[..., Failure], wanted: Sequence[Any], outputs: dict[str, Tensor]) -> list[Failure]:
+        """With no rows, a reduction over them is the neutral element of what combines it."""
+        failures = []
+        for output in wanted:
+            value = outputs.get(output.name)
+            neutral = 0.0 if output.reduction == "sum" else -math.inf
+            if value is not None and value.numel() and not bool((value == neutral).all()):
+                failures.append(
+                    fail(
+                        f"must be {neutral} when there are no rows",
+                        output.name,
+                        got=float(value.flatten()[0]),
+                        expected=neutral,
+                    )
+                )
+        return failures
+
+    # --- numbers ---
+
+    @staticmethod
+    def _missed(name: str, case: Case, output: str, miss: Miss) -> Failure:
+        return Failure(
+            name, case, miss.message, output, miss.index, miss.got, miss.expected, miss.bound, miss.ratio, miss.count
+        )
+
+    def _numbers(self, case: Case, expected: _Expected, outputs: dict[str, Tensor]) -> list[Failure]:
+        assert expected.reference is not None
+        reference, tally = expected.reference, self.tally
+        tally.tried["elementwise_bound"] += 1
+        tally.tried["whole_tensor_error"] += 1
+        failures = []
+        exact = False
+        for output in self._wanted(case):
+            name, dtype = output.name, self.dtype(case, output)
+            got, truth = outputs[name], reference.values[name]
+            if reference.exact[name]:
+                exact = True
+                miss = bounds.judge_exact(got, truth, dtype)
+                if miss:
+                    failures.append(self._missed("exact_integers", case, name, miss))
+            ratio, miss = bounds.judge_elements(got, truth, reference.error[name], dtype)
+            if math.isfinite(ratio):
+                tally.max_error_ratio = max(tally.max_error_ratio, ratio)
+            if miss:
+                failures.append(self._missed("elementwise_bound", case, name, miss))
+            norms = bounds.whole_tensor(got, expected.baseline[name], truth, reference.typical[name], dtype)
+            if norms is None:
+                continue
+            if case.regime == "normal" and case.dtype != "fp32":
+                tally.kernel_error += norms.kernel
+                tally.torch_error += norms.torch
+            if not norms.passed:
+                message = (
+                    f"relative Frobenius error {norms.kernel:.3g}; unfused PyTorch has {norms.torch:.3g}, "
+                    f"a correctly rounded kernel about {norms.unavoidable:.3g}"
+                )
+                limit = 1.2 * max(norms.torch, norms.unavoidable)
+                ratio = norms.kernel / limit if limit else math.inf
+                failures.append(Failure("whole_tensor_error", case, message, name, bound=limit, ratio=ratio))
+        tally.tried["exact_integers"] += exact
+        return failures
+
+    def _within(self, name: str, case: Case, expected: _Expected, outputs: dict[str, Tensor]) -> list[Failure]:
+        """The element-wise and exact bounds, attributed to ``name``."""
+        assert expected.reference is not None
+        reference = expected.reference
+        failures = []
+        for output in self._wanted(case):
+            got, dtype = outputs[output.name], self.dtype(case, output)
+            truth = reference.values[output.name]
+            _, miss = bounds.judge_elements(got, truth, reference.error[output.name], dtype)
+            if not miss and reference.exact[output.name]:
+                miss = bounds.judge_exact(got, truth, dtype)
+            if miss:
+                failures.append(self._missed(name, case, output.name, miss))
+        return failures
+
+    def _again(self, case: Case, expected: _Expected, raw: dict[str, bytes]) -> list[Failure]:
+        """A second launch of the same case, and a launch of its pointer form."""
+        failures: list[Failure] = []
+        for wanted, name, other in (
+            (case.repeat, "determinism", case),
+            (
+                case.twin,
+                "tma_and_pointer_agree",
+                replace(case, tiling=replace(case.tiling, tma=False, load_tma=False, store_tma=False)),
+            ),
+        ):
+            if not wanted:
+                continue
+            self.tally.tried[name] += 1
+            try:
+                header, second = self.worker.run(other)
+            except WorkerFailure as failure:
+                if failure.fatal:
+                    raise
+                failures.append(Failure(name, case, f"{failure.reason}: {failure.message}", reason=failure.reason))
+                continue
+            broken, outputs = self._contract(name, other, expected, header, second)
+            failures += [replace(f, case=case) for f in broken]
+            if outputs is None:
+                continue
+            if name == "tma_and_pointer_agree":
+                failures += [replace(f, case=case) for f in self._within(name, other, expected, outputs)]
+            elif second != raw:
+                differ = next(key for key in raw if raw[key] != second[key])
+                failures.append(Failure(name, case, "two launches on the same inputs gave different bits", differ))
+        return failures
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+class _Failed(Exception):
+    """A case failed; hypothesis shrinks what raises this."""
+
+
+class _Stop(BaseException):
+    """Leave hypothesis at once: the worker is gone, or time is up. Not an Exception, so that it does not shrink."""
+
+
+@dataclass
+class Search:
+    """One hypothesis run over a strategy: draws, and shrinks the first failure for at most ``shrink_seconds``."""
+
+    judge: Judge
+    deadline: float
+    shrink_seconds: float = 12.0
+    on_case: Callable[[], None] = lambda: None
+    smallest: Failure | None = None
+    out_of_time: bool = False
+
+    def run(self, cases: Any, examples: int, seed: int) -> Failure | None:
+        """The smallest failure found, or None. Raises :class:`WorkerFailure` only where the worker cannot start."""
+        import hypothesis
+        from hypothesis import HealthCheck, Phase, Verbosity
+
+        shrink_until = math.inf
+
+        def attempt(case: Case) -> None:
+            nonlocal shrink_until
+            now = time.monotonic()
+            if self.smallest is None and now > self.deadline:
+                self.out_of_time = True
+                raise _Stop
+            if now > shrink_until:
+                raise _Stop
+            try:
+                failures = self.judge.check(case)
+            except WorkerFailure as failure:
+                if failure.reason == "worker-not-ready":
+                    raise
+                if self.smallest is None:
+                    message = f"{failure.reason}: {failure.message}" if failure.message else failure.reason
+                    self.smallest = Failure("contract", case, message, reason=failure.reason)
+                raise _Stop from failure
+            self.on_case()
+            if self.smallest is not None:
+                # Shrinking: only the property that failed first counts, so that the search stays on one bug.
+                failures = [
+                    f for f in failures if f.property == self.smallest.property and f.reason == self.smallest.reason
+                ]
+            if not failures:
+                return
+            first = failures[0]
+            if self.smallest is None:
+                shrink_until = now + self.shrink_seconds
+            if self.smallest is None or case.work <= self.smallest.case.work:
+                self.smallest = first
+            raise _Failed(first.line)
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+            verbosity=Verbosity.quiet,
+        )
+        @hypothesis.given(cases)
+        def holds(case: Case) -> None:
+            attempt(case)
+
+        try:
+            holds()
+        except _Stop:
+            pass
+        except (WorkerFailure, bounds.AnalysisError):
+            raise
+        except Exception:
+            # _Failed, or hypothesis's report that a failure did not repeat.
+            if self.smallest is None:
+                raise
+        return self.smallest
+
+    def replay(self, case: Case) -> Failure | None:
+        """One given case, without drawing or shrinking."""
+        try:
+            failures = self.judge.check(case)
+        except WorkerFailure as failure:
+            if failure.reason == "worker-not-ready":
+                raise
+            message = f"{failure.reason}: {failure.message}" if failure.message else failure.reason
+            failures = [Failure("contract", case, message, reason=failure.reason)]
+        self.on_case()
+        self.smallest = failures[0] if failures else None
+        return self.smallest
+
+
+def plan(operator: Any, backend: Any, examples: int, tilings: Sequence[Any] | None) -> list[tuple[Any, int]]:
+    """The strategies of a verification, each with its number of examples: everything, integers only, no rows."""
+    integers = max(4, examples // 6)
+    return [
+        (strategy(operator, backend=backend, tilings=tilings), examples),
+        (strategy(operator, backend=backend, tilings=tilings, regimes=("integers",)), integers),
+        (strategy(operator, backend=backend, tilings=tilings, regimes=("normal",), empty=True), 2),
+    ]
+
+
+__all__ = ["PROPERTIES", "Failure", "Judge", "Search", "Tally", "is_tile", "plan"]
