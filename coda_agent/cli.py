@@ -10,15 +10,18 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import __version__
 from .errors import BAD_REQUEST, DONE, ENVIRONMENT, INTERNAL, INTERRUPTED
+
+if TYPE_CHECKING:
+    from .pipeline import Event
 
 app = typer.Typer(
     name="coda-agent",
@@ -60,6 +63,10 @@ QuietOption = Annotated[
 OperatorArgument = Annotated[
     str, typer.Argument(metavar="OPERATOR", help="A catalogue name, or path.py:name for your own.", show_default=False)
 ]
+
+
+#: Signals that asked this run to end.
+_signals: list[int] = []
 
 
 class _Interrupted(Exception):
@@ -134,7 +141,7 @@ def generate(
         commit=not no_commit,
     )
     with _answering(as_json) as output, Reporter(output.console, quiet=quiet) as tell:
-        finished = pipeline.generate(request, tell)
+        finished = pipeline.generate(request, _attentive(tell))
         output.document = finished.result
     _exit(finished.exit_code)
 
@@ -269,13 +276,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with _terminable():
+    with _interruptible():
         try:
             return int(app(args=given, prog_name="coda-agent", standalone_mode=False) or DONE)
         except _UsageError as error:
             return _fail(given, "usage", _usage(error), BAD_REQUEST)
         except (_Interrupted, KeyboardInterrupt, typer.Abort):
-            return _fail(given, "interrupted", "interrupted; the library is as it was", INTERRUPTED)
+            code = 128 + _signals[0] if _signals else INTERRUPTED
+            return _fail(given, "interrupted", "interrupted; the library is as it was", code)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
@@ -321,18 +329,32 @@ def _usage(error: Any) -> str:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Being told to end is met like Ctrl-C: stages clean up behind them."""
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C, and being told to end, interrupt whatever stage is at work, which cleans up behind itself."""
 
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+    def interrupt(number: int, frame: object) -> None:
+        _signals.append(number)
+        raise KeyboardInterrupt
 
+    _signals.clear()
     try:
-        previous = signal.signal(signal.SIGTERM, end)
+        previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _attentive(tell: Callable[[Event], None]) -> Callable[[Event], None]:
+    """``tell``, and an interrupt that got lost: Python drops exceptions raised while it collects garbage."""
+
+    def told(event: Event) -> None:
+        if _signals:
+            raise KeyboardInterrupt
+        tell(event)
+
+    return told

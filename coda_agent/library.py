@@ -180,8 +180,9 @@ class Library:
             existing = next(path for path in (self.path, *self.path.resolve().parents) if path.exists())
             if not existing.is_dir():
                 raise LibraryRequestError(f"the library {self.path} cannot be made: {existing} is a file")
-            if not os.access(existing, os.W_OK | os.X_OK):
-                raise LibraryError(f"the library {self.path} cannot be written: no permission to write in {existing}")
+            # A file without a name: permissions, a read-only or full disk and odd file systems all show.
+            with tempfile.TemporaryFile(dir=existing) as file:
+                file.write(b"0" * 4096)
 
     def commit(self, name: str, files: Mapping[str, str], record: Mapping[str, Any]) -> Entry:
         """Put a kernel in its folder, whole or not at all; an older version is replaced once the new one is on disk.

@@ -86,7 +86,19 @@ def test_an_edited_file_makes_a_kernel_stale(library: Library, name: str) -> Non
     assert (entry.status, entry.reason) == ("stale", f"{name} was changed after it was verified")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"sha256": 1}', '{"sha256": {}}', '{"schema": 99, "sha256": {"epilogue.py": "", "kernel.py": ""}}', "\udcff", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"sha256": 1}',
+        '{"sha256": {}}',
+        '{"schema": 99, "sha256": {"epilogue.py": "", "kernel.py": ""}}',
+        "\udcff",
+        "[" * 100_000,
+    ],
+)
 def test_a_broken_record_is_reported_not_raised(library: Library, text: str) -> None:
     folder = library.commit("double", FILES, RECORD).folder
     (folder / "record.json").write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -110,7 +122,9 @@ def test_an_unknown_kernel_gets_the_nearest_names(library: Library) -> None:
         library.entry("duoble")
 
 
-@pytest.mark.parametrize("name", ["runtime", "blocks", "_private", "class", "not-a-name", "1st", "", "../up", "__init__"])
+@pytest.mark.parametrize(
+    "name", ["runtime", "blocks", "_private", "class", "not-a-name", "1st", "", "../up", "__init__"]
+)
 def test_reserved_names_are_refused(library: Library, name: str) -> None:
     with pytest.raises(LibraryRequestError, match="cannot name a kernel"):
         check_name(name)
@@ -149,14 +163,22 @@ def test_a_name_that_cannot_be_imported_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_no_permission_is_the_environment(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module.os, "access", lambda *_: False)  # root may write anywhere
+    def refuse(**_: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(library_module.tempfile, "TemporaryFile", refuse)  # root may write anywhere
     with pytest.raises(LibraryError, match="no permission") as caught:
         library.preflight()
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "no permission")])
-def test_a_failing_disk_leaves_the_old_version(library: Library, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "no permission")],
+)
+def test_a_failing_disk_leaves_the_old_version(
+    library: Library, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
     library.commit("double", FILES, RECORD)
     before = {path: path.read_bytes() for path in library.path.rglob("*.*") if path.is_file()}
 
@@ -172,7 +194,9 @@ def test_a_failing_disk_leaves_the_old_version(library: Library, monkeypatch: py
 
 
 @pytest.mark.parametrize("call", [1, 2])
-def test_an_interrupt_while_swapping_restores_the_old_version(library: Library, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def test_an_interrupt_while_swapping_restores_the_old_version(
+    library: Library, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
     library.commit("double", FILES, RECORD)
     rename, calls = os.rename, []
 
@@ -221,7 +245,13 @@ def test_a_lock_held_by_another_run_says_which(library: Library) -> None:
         print("held", flush=True)
         time.sleep(60)
     """
-    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -245,7 +275,12 @@ def test_processes_that_commit_at_once_all_succeed(library: Library) -> None:
         Library({str(library.path)!r}, patience=60).commit("double", {{"epilogue.py": text, "kernel.py": text}}, {RECORD!r})
     """
     runs = [
-        subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(i)], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), str(i)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         for i in range(1, 4)
     ]
     for run in runs:
@@ -262,7 +297,11 @@ def test_locate_prefers_what_is_named(tmp_path: Path) -> None:
 
 
 def test_json_takes_every_float(tmp_path: Path) -> None:
-    assert json.loads(to_json({"a": float("nan"), "b": [float("-inf")], "c": tmp_path})) == {"a": "nan", "b": ["-inf"], "c": str(tmp_path)}
+    assert json.loads(to_json({"a": float("nan"), "b": [float("-inf")], "c": tmp_path})) == {
+        "a": "nan",
+        "b": ["-inf"],
+        "c": str(tmp_path),
+    }
 
 
 # --- As a package ----------------------------------------------------------------------------------------------------
@@ -320,7 +359,10 @@ def test_kernels_committed_after_the_import_are_found(library: Library, monkeypa
 
 
 def test_threads_may_ask_for_one_kernel_at_once(library: Library) -> None:
-    kernel = KERNEL.replace("self.namespace = namespace", "assert not hasattr(self, 'namespace'); import time; time.sleep(0.05); self.namespace = namespace")
+    kernel = KERNEL.replace(
+        "self.namespace = namespace",
+        "assert not hasattr(self, 'namespace'); import time; time.sleep(0.05); self.namespace = namespace",
+    )
     library.commit("double", {**FILES, "kernel.py": kernel}, RECORD)
     done = python(
         """

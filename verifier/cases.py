@@ -221,7 +221,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def column_multiple(signature: SignatureLike) -> int:
     """What n must be divisible by: 2 where columns come in pairs, else 1."""
-    return 2 if any(o.extent == "HalfTile" for o in (*signature.operands, *signature.outputs)) else 1
+    extents = [o.extent for o in signature.operands] + [o.extent for o in signature.outputs]
+    return 2 if "HalfTile" in extents else 1
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------

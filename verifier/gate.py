@@ -199,15 +199,14 @@ def _judge(
             if failure.reason and failure.reason != "kernel-raised"
             else failure.message
             if failure.reason
-            else failure.property
+            else failure.prop
         )
         tell({"event": "failed", "reason": reason, "line": failure.line})
     elif search.out_of_time:
         reason = f"out-of-time: {judge.tally.cases} of {total} cases within {timeout:.0f} s"
     tally = judge.tally
     properties = {
-        name: {"passed": failure is None or failure.property != name, "examples": tally.tried[name]}
-        for name in PROPERTIES
+        name: {"passed": failure is None or failure.prop != name, "examples": tally.tried[name]} for name in PROPERTIES
     }
     about = worker.about
     versions = {name: str(about.get(name, "")) for name in ("torch", "triton", "numpy")}

@@ -29,20 +29,21 @@ def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     """fp32 → bf16 bit patterns, to nearest even; NaN stays NaN. Same shape. Bit-exact with torch, subnormals included."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).reshape(np.shape(values))
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0) | (bits >> np.uint32(16)).astype(np.uint16), rounded)
+    quiet = np.uint16(0x7FC0) | (bits >> np.uint32(16)).astype(np.uint16)
+    return np.asarray(np.where(np.isnan(values), quiet, rounded), dtype=np.uint16)
 
 
 def from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """bf16 bit patterns → fp32, exactly. Same shape."""
     wide = np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)
-    return wide.view(np.float32).reshape(np.shape(bits))
+    return np.asarray(wide.view(np.float32).reshape(np.shape(bits)))
 
 
 def to_tf32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """fp32 with the mantissa of TF32, ten bits, to nearest (ties away). Infinities and NaN are kept."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).reshape(np.shape(values))
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-    return np.where(np.isfinite(values), rounded, values)
+    return np.asarray(np.where(np.isfinite(values), rounded, values), dtype=np.float32)
 
 
 def patch() -> None:

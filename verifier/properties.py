@@ -46,7 +46,7 @@ PROPERTIES = (
 class Failure:
     """A property that does not hold, on one case. ``reason`` is set where the process failed rather than the numbers."""
 
-    property: str
+    prop: str
     case: Case
     message: str
     output: str | None = None
@@ -74,7 +74,7 @@ class Failure:
         inputs = f"{case.regime} inputs" + (f" at scale {case.scale:g}" if case.scale != 1.0 else "")
         tiling = case.tiling
         return (
-            f"{self.property}: {where}{what} [M={case.m} N={case.n} K={case.k}, {case.dtype}, {inputs}, a {case.a_layout}, w {case.w_layout}, "
+            f"{self.prop}: {where}{what} [M={case.m} N={case.n} K={case.k}, {case.dtype}, {inputs}, a {case.a_layout}, w {case.w_layout}, "
             f"tiles {tiling.block_m}x{tiling.block_n}x{tiling.block_k}{'/' + str(tiling.subtiles) if tiling.subtiles > 1 else ''}"
             f"{', TMA' if tiling.tma is not False else ''}, seed {case.seed}]"
         )
@@ -87,7 +87,7 @@ class Failure:
 
         case = self.case.as_dict()
         return {
-            "property": self.property,
+            "property": self.prop,
             "output": self.output,
             "index": list(self.index) if self.index is not None else None,
             "got": plain(self.got),
@@ -467,9 +467,7 @@ class Search:
             self.on_case()
             if self.smallest is not None:
                 # Shrinking: only the property that failed first counts, so that the search stays on one bug.
-                failures = [
-                    f for f in failures if f.property == self.smallest.property and f.reason == self.smallest.reason
-                ]
+                failures = [f for f in failures if f.prop == self.smallest.prop and f.reason == self.smallest.reason]
             if not failures:
                 return
             first = failures[0]

@@ -113,7 +113,7 @@ class Candidate:
         """Run one form, "kernel" or "pytorch"; the header entry and the raw bytes of what it gave."""
         inputs = self._inputs(case)
         optional = [o.name for o in self.signature.outputs if o.optional]
-        include = None if case.optional or not optional else []
+        include: list[str] | None = None if case.optional or not optional else []
         out = self._out(case) if form == "kernel" else {}
         if form == "kernel":
             from dataclasses import asdict
@@ -177,8 +177,11 @@ def _blame(error: BaseException) -> dict[str, Any]:
         or "out of memory" in str(c).lower()
         for c in causes
     )
-    if len(causes) > 1:
-        root = causes[-1]
+    root = causes[-1]
+    if type(error).__name__ == "InterpreterError":
+        # Triton's interpreter wraps what happened once for every device function on the way.
+        text = f"{type(root).__name__}: {root}"
+    elif len(causes) > 1:
         if str(root) and str(root) not in text:
             text += f" (from {type(root).__name__}: {root})"
     # After a device fault every later call fails too: the process is of no further use.

@@ -296,7 +296,7 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
         "optional": optional,
         "include": f"('{optional[0]}',) if return_{optional[0]} else ()".replace("'", '"') if len(optional) == 1 else "(" + ", ".join(f'*(("{name}",) if return_{name} else ())' for name in optional) + ")",
         "annotation": annotation,
-        "pairs": signature.pairs,
+        "pairs": epilogue.pairs,
     }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 
 from ..sandbox.ir import Assign, Epilogue, Store, Value
-from ..sandbox.primitives import PRIMITIVES
-from ..sandbox.types import FULL, HALF, PAIR
+from ..sandbox.primitives import MAP, PRIMITIVES
+from ..sandbox.types import FULL, HALF, PAIR, SCALAR
 
 _ATOM = 9
 _COLUMN = {HALF: "col // 2", FULL: "col", PAIR: "col * 2"}
@@ -102,9 +102,20 @@ class Printer:
         template = primitive.triton if self.form == "triton" else primitive.torch
         receiver = template.startswith("{0}.")
         arguments = [
-            self._wrapped(a, _ATOM) if receiver and i == 0 else self.expression(a) for i, a in enumerate(value.args)
+            self._wrapped(a, _ATOM) if receiver and i == 0 else self._argument(value, a) for i, a in enumerate(value.args)
         ]
         return template.format(*arguments, **self._context(value, template)), _ATOM
+
+    def _argument(self, value: Value, argument: Value) -> str:
+        """An argument of a function. Maps into floating point are given tensors of fp32: their functions ask for them."""
+        text = self.expression(argument)
+        if value.primitive is None or value.primitive.arity != 1 or argument.type.element != "int":
+            return text
+        if value.primitive.family != MAP or value.type.element != "float":
+            return text
+        if self.form == "triton":
+            return f"tl.cast({text}, tl.float32)"
+        return f"torch.tensor({text})" if argument.type.extent == SCALAR else text
 
     def _wrapped(self, value: Value, precedence: int) -> str:
         text, own = self._expression(value)

@@ -31,9 +31,13 @@ def _meaning(name: str) -> Callable[..., Any]:
 
 
 def evaluate(
-    epilogue: Epilogue, acc: torch.Tensor, operands: Mapping[str, torch.Tensor | float | int]
+    epilogue: Epilogue,
+    acc: torch.Tensor,
+    operands: Mapping[str, torch.Tensor | float | int],
+    *,
+    size: tuple[int, int] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Run ``epilogue`` on the whole accumulator.
+    """Run ``epilogue`` on the whole accumulator, or on one that is padded beyond a problem of ``size`` (M, N).
 
     ``acc`` is (M, N); ``operands`` are tensors of their declared extents, scalars as numbers or 0-d tensors, in the
     dtype the evaluation should have. Returns every output in full: tiles, and reductions over the whole axis.
@@ -41,7 +45,7 @@ def evaluate(
     m, n = acc.shape
     known: dict[int, Any] = {}
     for value in epilogue.values():
-        known[id(value)] = _evaluate(value, known, acc, operands, m, n)
+        known[id(value)] = _evaluate(value, known, acc, operands, size or (m, n))
     results = {}
     for name, value in epilogue.stores.items():
         extent = epilogue.signature.outputs[name].extent
@@ -52,7 +56,7 @@ def evaluate(
 
 
 def _evaluate(
-    value: Value, known: Mapping[int, Any], acc: torch.Tensor, operands: Mapping[str, Any], m: int, n: int
+    value: Value, known: Mapping[int, Any], acc: torch.Tensor, operands: Mapping[str, Any], size: tuple[int, int]
 ) -> Any:
     if value.op == "acc":
         return acc
@@ -71,6 +75,8 @@ def _evaluate(
             argument.to(acc.dtype) if of.type.element == "int" else argument
             for argument, of in zip(arguments, value.args, strict=True)
         ]
+    # Indices run over what is there, bounds are those of the problem.
+    m, n = size if value.op in ("num_rows", "num_cols") else acc.shape
     result = _meaning(value.op)(*arguments, m, n, acc)
     return _scalar(value, result, acc) if isinstance(result, int) else result
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .primitives import PRIMITIVES, Primitive
-from .types import Signature, Type
+from .types import HALF, Signature, Type
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ class Epilogue:
         """Names of the operands that reach a store, in the order of the signature."""
         used = {value.payload for value in self.values() if value.op == "operand"}
         return tuple(name for name in self.signature.operands if name in used)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether N must be even: something is half as wide as the accumulator."""
+        return self.signature.pairs or any(value.type.extent.columns == HALF for value in self.values())
 
     @property
     def digest(self) -> str:

@@ -64,6 +64,7 @@ class Kernel:
         torch_epilogue: Callable[..., tuple[Tensor, ...]],
         operands: Sequence[Operand],
         outputs: Sequence[Output],
+        pairs: bool = False,
     ) -> None:
         self.name = name
         self.gemm = gemm
@@ -71,7 +72,8 @@ class Kernel:
         self.operands = tuple(operands)
         self.outputs = tuple(outputs)
         self.items: tuple[Operand | Output, ...] = (*self.operands, *self.outputs)
-        self.pairs = any(item.extent == "HalfTile" for item in self.items)
+        #: Whether N must be even: the epilogue splits the accumulator's columns into pairs.
+        self.pairs = pairs
         #: Tiles that the epilogue loads and stores, besides the accumulator: what its registers and memory go to.
         self.extra_tiles = sum(1 for item in self.items if item.extent in _COLUMNS)
         self.optional = frozenset(output.name for output in self.outputs if output.optional)
@@ -262,10 +264,7 @@ class Kernel:
         ``a`` is (M, K), ``w`` (N, K); returns outputs by name, all optional ones unless ``include`` names some.
         """
         self._check(a, w, operands)
-        widened = [
-            value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
-            for value in (operands[o.name] for o in self.operands)
-        ]
+        widened = [_widened(operands[spec.name], a.device) for spec in self.operands]
         results = self.torch_epilogue(a.float() @ w.float().T, *widened)
         by_name = dict(zip([o.name for o in self.outputs], results, strict=True))
         m, n = a.shape[0], w.shape[0]
@@ -428,10 +427,18 @@ class Kernel:
         precision = "tf32" if a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
         options = {"PRECISION": precision, "num_warps": config.num_warps, "num_stages": config.num_stages}
         if not a.is_cuda:
-            return self.gemm[(tiles,)](**arguments, **options)
+            # Interpreted: fewer programs than tiles, so that the persistent loop turns.
+            return self.gemm[(min(tiles, 2),)](**arguments, **options)
         with torch.cuda.device(a.device):
             programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
             return self.gemm[(programs,)](**arguments, **options)
+
+
+def _widened(value: Tensor | Scalar, device: torch.device) -> Tensor:
+    """An operand as the PyTorch form takes it: fp32 or integers, scalars as 0-d tensors."""
+    if not isinstance(value, Tensor):
+        return torch.tensor(value, device=device)
+    return value.float() if value.is_floating_point() else value
 
 
 def _fake_shape(extent: Extent, m: Any, n: Any) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """Runs generated kernels on Triton's interpreter in a process of its own, many launches to one start of torch.
 
-``python interpreted.py FOLDER`` reads ``FOLDER/cases.json``, launches every kernel of ``FOLDER/<id>/`` as asked, and
+``python interpreted.py FOLDER`` reads ``FOLDER/cases.json``, launches every kernel of ``FOLDER/<number>/`` as asked, and
 writes ``FOLDER/results.json``: for each case a list of problems, empty where all launches agree with the fp64 meaning.
 """
 
@@ -64,9 +64,9 @@ def signature_of(operands: dict[str, Any], outputs: dict[str, Any]) -> Signature
 
 def run(cases: list[Case], folder: Path) -> dict[str, list[str]]:
     """Generate and launch every case; problems by case."""
-    for case in cases:
-        (folder / case.id).mkdir()
-        (folder / case.id / "kernel.py").write_text(case.generate(), encoding="utf-8")
+    for number, case in enumerate(cases):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "kernel.py").write_text(case.generate(), encoding="utf-8")
     (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
@@ -84,11 +84,11 @@ def _main(folder: Path) -> None:
 
     torch.set_num_threads(1)
     results = {}
-    for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
+    for index, case in enumerate(json.loads((folder / "cases.json").read_text(encoding="utf-8"))):
         problems: list[str] = []
         for number, launch in enumerate(case["launches"]):
             try:
-                problems += [f"launch {number}: {text}" for text in _launch(load(folder / case["id"]), case, launch)]
+                problems += [f"launch {number}: {text}" for text in _launch(load(folder / str(index)), case, launch)]
             except Exception:
                 problems.append(f"launch {number} raised: {traceback.format_exc(limit=-3)}")
         results[case["id"]] = problems

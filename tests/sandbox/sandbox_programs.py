@@ -75,7 +75,5 @@ VALID = (
     program("x = acc * load_col(r) + load_row(b)", "x += load_tile(c)", "store(y, where(x > 0, x, -x) ** 3)"),
     program('"""Documented."""', "hit = (col_index() == load_col(t)) & ~(acc < 0.5)", "store(y, where(hit, acc, 0.0))"),
     program("cap = load_scalar(cap)", "store(y, cap * tanh(acc / cap))  # capped"),
-    program("g, u = even_odd(load_tile(p))", "store(y, maximum(g, minimum(u, inf)) - exp(-abs(acc)) % 1 if 0 else g)")
-    .replace(" % 1 if 0 else g", "")
-    .replace("% 1", ""),
+    program("g, u = even_odd(load_tile(p))", "store(y, maximum(g, minimum(u, inf)) - exp(-abs(acc)) / load_scalar(n))"),
 )

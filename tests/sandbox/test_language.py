@@ -82,7 +82,7 @@ def test_valid_programs_are_accepted_as_text_and_bytes(source: str) -> None:
         ("store(y, exp)", "unknown-name", "call it"),
         ("store(y, acc, acc)", "arguments", "store(y, value)"),
         ("store('y', acc)", "unknown-output", "bare name"),
-        ("store(w, acc)", "unknown-output", "outputs"),
+        ("store(w, acc)", "unknown-output", "not an output"),
         ("store(y, exp(acc, acc))", "arguments", "takes 1 argument"),
         ("store(y, exp(x=acc))", "arguments", "positional"),
         ("store(y, exp(*acc))", "arguments", "positional"),

@@ -137,7 +137,7 @@ def test_meaning(name: str) -> None:
         ("acc * rsqrt(num_cols())", lambda v: v.acc * N**-0.5),
         ("acc + col_index() / 3", lambda v: v.acc + torch.arange(N, dtype=torch.float64) / 3),
         ("sin(row_index()) + acc", lambda v: torch.arange(M, dtype=torch.float64)[:, None].sin() + v.acc),
-        ("acc * where(acc > 0, 0.1, 0.3)", lambda v: v.acc * (0.3 - 0.2 * (v.acc > 0))),
+        ("acc * where(acc > 0, 0.1, 0.3)", lambda v: v.acc * torch.where(v.acc > 0, 0.1, 0.3).double().round(decimals=1)),
         ("0.1", lambda v: torch.full((M, N), 0.1, dtype=torch.float64)),
         ("num_rows()", lambda v: torch.full((M, N), float(M), dtype=torch.float64)),
         ("acc * load_scalar(n)", lambda v: v.acc * 3),

@@ -1,5 +1,6 @@
 """The worker survives what candidates do, and the gate rejects each misbehaviour by name."""
 
+# ruff: noqa: UP037 (the strings inside Reduced[...] are values, not annotations)
 from __future__ import annotations
 
 import importlib.util
@@ -97,7 +98,7 @@ def test_a_correct_kernel_passes(judge: Judge, dtype: str, layout: str) -> None:
 )
 def test_misbehaviour_is_named(judge: Judge, mode: str, prop: str, fragment: str) -> None:
     failure = only(judge.check(case(mode)))
-    assert failure.property == prop
+    assert failure.prop == prop
     assert fragment in failure.line
     json.dumps(failure.as_dict(), allow_nan=False)
 
@@ -118,17 +119,17 @@ def test_the_worst_element_is_shown(judge: Judge) -> None:
 
 
 def test_integers_are_compared_bitwise(judge: Judge) -> None:
-    assert only(judge.check(case("ROUNDED_TWICE", regime="integers", k=200))).property == "exact_integers"
+    assert only(judge.check(case("ROUNDED_TWICE", regime="integers", k=200))).prop == "exact_integers"
 
 
 def test_two_launches_must_agree(judge: Judge) -> None:
-    assert only(judge.check(case("RANDOM", repeat=True, dtype="fp32"))).property == "determinism"
+    assert only(judge.check(case("RANDOM", repeat=True, dtype="fp32"))).prop == "determinism"
 
 
 def test_the_pointer_form_is_judged_too(judge: Judge) -> None:
     tiling = Tiling(tma=None)
     assert judge.check(case("WRONG_POINTER", tiling=vars(tiling))) == []
-    assert only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), twin=True))).property == "tma_and_pointer_agree"
+    assert only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), twin=True))).prop == "tma_and_pointer_agree"
 
 
 def test_no_rows_are_allowed(judge: Judge) -> None:
@@ -160,6 +161,7 @@ def test_a_lost_worker_is_a_rejection_with_a_reason(mode: str, reason: str) -> N
     assert caught.value.fatal
 
 
+@pytest.mark.slow
 def test_children_of_a_hung_worker_die_with_it() -> None:
     with new_worker(timeout=4.0) as worker:
         worker.submit(case("STARTS_CHILD"))
@@ -204,6 +206,7 @@ def test_a_report_is_a_certificate() -> None:
     assert events[-2]["done"] == events[0]["total"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_shrunk_and_replays() -> None:
     tiling = Tiling(32, 32, 32)
     report = verify(biased, FAKES / "clipped", backend="interpreter", examples=60, seed=3, tilings=[tiling])
@@ -224,6 +227,7 @@ def test_a_failure_is_shrunk_and_replays() -> None:
     )
 
 
+@pytest.mark.slow
 def test_time_runs_out() -> None:
     report = verify(biased, FAKES / "misbehaving", backend="interpreter", examples=1000, seed=1, timeout=6.0)
     assert not report.passed

@@ -1,4 +1,3 @@
-# ruff: noqa: F821, UP037 - strings in Reduced[...] name a combination; they are no forward references
 # mypy: disable-error-code="type-arg, assignment"
 from __future__ import annotations
 

@@ -84,9 +84,8 @@ class Fake(Kernel):
             y = y + 1.0
         elif mode == MUTATES:
             a[0, 0] += 1.0
-        elif mode == ENVIRONMENT:
-            if any("KEY" in name or "TOKEN" in name for name in os.environ):
-                raise RuntimeError("credentials are visible")
+        elif mode == ENVIRONMENT and any("KEY" in name or "TOKEN" in name for name in os.environ):
+            raise RuntimeError("credentials are visible")
         target.copy_(y)
         if mode == UNWRITTEN:
             target.view(torch.int16)[-1, -1] = {torch.bfloat16: 0x7FD3, torch.float16: 0x7ED3}[a.dtype]
