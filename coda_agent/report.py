@@ -227,7 +227,7 @@ def operators_table(console: Console, operators: Iterable[Listed]) -> None:
     table = _table("name", "summary", "operands", "outputs")
     for item in operators:
         table.add_row(item.name, item.summary, _pairs(item.operands), _pairs(item.outputs))
-    console.print(table)
+    _print(console, table)
 
 
 def kernels_table(console: Console, entries: Iterable[Entry]) -> None:
@@ -244,7 +244,7 @@ def kernels_table(console: Console, entries: Iterable[Entry]) -> None:
         cells += [row["author"], str(row["created"] or "")[:10]]
         status = Text(entry.status, style=_STYLES[entry.status])
         table.add_row(entry.name, status, *("–" if cell in (None, "") else clean(str(cell)) for cell in cells))
-    console.print(table)
+    _print(console, table)
 
 
 def kernel_row(entry: Entry) -> dict[str, Any]:
@@ -318,6 +318,17 @@ def _table(*columns: str) -> Table:
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     return table
+
+
+def _print(console: Console, table: Table) -> None:
+    """A table; in a pipe, without the blanks that fill its last column."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        console.print(line.rstrip(), soft_wrap=True)
 
 
 def _pairs(items: Mapping[str, str]) -> str:

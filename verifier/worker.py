@@ -181,9 +181,8 @@ def _blame(error: BaseException) -> dict[str, Any]:
     if type(error).__name__ == "InterpreterError":
         # Triton's interpreter wraps what happened once for every device function on the way.
         text = f"{type(root).__name__}: {root}"
-    elif len(causes) > 1:
-        if str(root) and str(root) not in text:
-            text += f" (from {type(root).__name__}: {root})"
+    elif str(root) and str(root) not in text:
+        text += f" (from {type(root).__name__}: {root})"
     # After a device fault every later call fails too: the process is of no further use.
     faulted = any("CUDA error" in str(c) or "an illegal memory access" in str(c) for c in causes)
     kind = "device-faulted" if faulted else "out-of-memory" if out_of_memory else "kernel-raised"

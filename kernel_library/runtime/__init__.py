@@ -2,6 +2,7 @@
 
 from . import ops
 from .config import Config
-from .kernel import Kernel, Operand, Output, load
+from .kernel import Kernel, load
+from .spec import Operand, Output
 
 __all__ = ["Config", "Kernel", "Operand", "Output", "load", "ops"]

@@ -8,45 +8,17 @@ import sys
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .config import Config, default_config
+from .launch import COLUMNS, Plan, facts, shape_of, tf32_allowed
+from .spec import Operand, Output, Scalar
 
-Extent = Literal["Tile", "HalfTile", "PairTile", "RowVector", "ColVector", "Scalar"]
-Scalar = float | int
-
-_COLUMNS = {"HalfTile": 0.5, "Tile": 1, "PairTile": 2}
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An input beside x and weight. ``element`` is "float" or "int"."""
-
-    name: str
-    extent: Extent
-    element: Literal["float", "int"] = "float"
-
-
-@dataclass(frozen=True)
-class Output:
-    """A result: a tile in the dtype of x, or a reduction, finished over all tiles and kept in fp32."""
-
-    name: str
-    extent: Extent
-    reduction: Literal["sum", "max", "logsumexp"] | None = None
-    optional: bool = False
-
-
-def _shape(extent: Extent, m: int, n: int) -> tuple[int, ...]:
-    if extent in _COLUMNS:
-        return m, int(n * _COLUMNS[extent])
-    return {"RowVector": (n,), "ColVector": (m,), "Scalar": ()}[extent]
 
 
 class Kernel:
@@ -75,7 +47,7 @@ class Kernel:
         #: Whether N must be even: the epilogue splits the accumulator's columns into pairs.
         self.pairs = pairs
         #: Tiles that the epilogue loads and stores, besides the accumulator: what its registers and memory go to.
-        self.extra_tiles = sum(1 for item in self.items if item.extent in _COLUMNS)
+        self.extra_tiles = sum(1 for item in self.items if item.extent in COLUMNS)
         self.optional = frozenset(output.name for output in self.outputs if output.optional)
         self.Result = namedtuple(  # type: ignore[misc]
             f"{''.join(part.title() for part in name.split('_'))}Result", [output.name for output in self.outputs]
@@ -83,6 +55,7 @@ class Kernel:
         self._op: Callable[..., Sequence[Tensor]] | None = None
         self._library: torch.library.Library | None = None
         self._told = False
+        self._plans: dict[tuple[Any, ...], Plan] = {}
 
     # --- Calling ---------------------------------------------------------------------------------------------------
 
@@ -194,7 +167,7 @@ class Kernel:
 
     @staticmethod
     def _empty(output: Output, x: Tensor, m: int, n: int) -> Tensor:
-        return x.new_empty(_fake_shape(output.extent, m, n), dtype=torch.float32 if output.reduction else x.dtype)
+        return x.new_empty(shape_of(output.extent, m, n), dtype=torch.float32 if output.reduction else x.dtype)
 
     # --- Checking --------------------------------------------------------------------------------------------------
 
@@ -232,7 +205,7 @@ class Kernel:
                 raise TypeError(
                     f"{self.name}: {spec.name} must be a Tensor {self._symbolic(spec)}; got {type(value).__name__}"
                 )
-            expected = _shape(spec.extent, m, n)
+            expected = shape_of(spec.extent, m, n)
             if tuple(value.shape) != expected:
                 raise ValueError(
                     f"{self.name}: {spec.name} must be {self._symbolic(spec)} = {expected}; got {tuple(value.shape)}"
@@ -271,7 +244,7 @@ class Kernel:
         return {
             o.name: by_name[o.name]
             .to(torch.float32 if o.reduction else a.dtype)
-            .expand(_shape(o.extent, m, n))
+            .expand(shape_of(o.extent, m, n))
             .contiguous()
             for o in self._selected(include)
         }
@@ -308,31 +281,30 @@ class Kernel:
         include: Collection[str] | None,
         out: Mapping[str, Tensor] | None,
     ) -> tuple[dict[str, Tensor], Any]:
-        m, n, k = self._check(a, w, operands)
-        selected = self._selected(include)
-        config = config or self.default_config(a, m, n)
-        results: dict[str, Tensor] = {}
-        workspaces: dict[str, Tensor] = {}
-        tiles_m, tiles_n = -(-m // config.block_m), -(-n // config.block_n)
-        for output in selected:
-            if output.reduction:
-                slots, length = (tiles_n, m) if output.extent == "ColVector" else (tiles_m, n)
-                workspaces[output.name] = torch.empty((slots, length), dtype=torch.float32, device=a.device)
-            else:
-                given = (out or {}).get(output.name)
-                results[output.name] = (
-                    self._empty(output, a, m, n) if given is None else self._check_out(output, given, a, m, n)
-                )
-        compiled = None
-        if m and n:
-            compiled = self._launch(a, w, operands, results, workspaces, config, m, n, k, tiles_m * tiles_n)
-        for output in selected:
-            if output.reduction:
-                results[output.name] = _finish(workspaces[output.name], output.reduction)
-        return results, compiled
+        out = out or {}
+        key = (
+            config,
+            None if include is None else frozenset(include),
+            facts(a),
+            facts(w),
+            *map(facts, operands.values()),
+            *map(facts, out.values()),
+            *out,
+            tf32_allowed(),
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            m, n, _ = self._check(a, w, operands)
+            selected = self._selected(include)
+            for output in selected:
+                if output.name in out:
+                    self._check_out(output, out[output.name], a, m, n)
+            plan = Plan(self, a, w, operands, config or self.default_config(a, m, n), selected, out)
+            self._plans[key] = plan
+        return plan.execute(a, w, operands, out)
 
     def _check_out(self, output: Output, given: Tensor, a: Tensor, m: int, n: int) -> Tensor:
-        expected = _shape(output.extent, m, n)
+        expected = shape_of(output.extent, m, n)
         if tuple(given.shape) != expected or given.dtype != a.dtype or given.device != a.device:
             raise ValueError(
                 f"{self.name}: out[{output.name!r}] must be {expected} {a.dtype} on {a.device}; got {tuple(given.shape)} {given.dtype} on {given.device}"
@@ -359,136 +331,12 @@ class Kernel:
             )
         return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
 
-    def _launch(
-        self,
-        a: Tensor,
-        w: Tensor,
-        operands: Mapping[str, Any],
-        results: Mapping[str, Tensor],
-        workspaces: Mapping[str, Tensor],
-        config: Config,
-        m: int,
-        n: int,
-        k: int,
-        tiles: int,
-    ) -> Any:
-        block_sub = config.block_n // config.subtiles
-        a_k_major, w_k_major = _k_major(a), _k_major(w)
-        tma = _use_tma(a, w, config)
-        arguments: dict[str, Any] = {
-            "A": _operand_descriptor(a, config.block_m, config.block_k, a_k_major) if tma else a,
-            "W": _operand_descriptor(w, config.block_n, config.block_k, w_k_major) if tma else w,
-            "stride_am": a.stride(0), "stride_ak": a.stride(1), "stride_wn": w.stride(0), "stride_wk": w.stride(1),
-            "M": m, "N": n, "K": k,
-            "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
-            "GROUP_M": config.group_m, "SUBTILES": config.subtiles, "TMA": tma,
-            "A_K_MAJOR": a_k_major, "W_K_MAJOR": w_k_major,
-        }  # fmt: skip
-        loads, stores = [], []
-        for spec in self.operands:
-            value = operands[spec.name]
-            if spec.extent == "Scalar":
-                arguments[f"{spec.name}_value"] = value
-                continue
-            if spec.extent in _COLUMNS:
-                value = value if value.stride(1) == 1 or value.shape[1] == 1 else value.contiguous()
-                loads.append(spec.name)
-                arguments[f"{spec.name}_stride"] = value.stride(0)
-            else:
-                value = value.contiguous()
-            arguments[f"{spec.name}_ptr"] = value
-        for output in self.outputs:
-            if output.optional:
-                arguments[f"STORE_{output.name.upper()}"] = output.name in results or output.name in workspaces
-            if output.reduction:
-                arguments[f"{output.name}_partial"] = workspaces.get(output.name)
-                continue
-            target = results.get(output.name)
-            arguments[f"{output.name}_ptr"] = target
-            arguments[f"{output.name}_stride"] = target.stride(0) if target is not None else 0
-            if target is not None:
-                stores.append(output.name)
-        widths = {item.name: int(block_sub * _COLUMNS[item.extent]) for item in self.items if item.extent in _COLUMNS}
-        for flag, names, wanted in (("TMA_LOADS", loads, config.load_tma), ("TMA_STORES", stores, config.store_tma)):
-            tiles_of = [arguments[f"{name}_ptr"] for name in names]
-            use = (
-                wanted
-                and tma
-                and all(_descriptor_allowed(t) for t in tiles_of)
-                and all(widths[name] * t.element_size() >= 16 for name, t in zip(names, tiles_of, strict=True))
-            )
-            if flag in self.gemm.arg_names:
-                arguments[flag] = use
-                if use:
-                    for name in names:
-                        arguments[f"{name}_ptr"] = _descriptor(arguments[f"{name}_ptr"], (config.block_m, widths[name]))
-        # Operands that the epilogue does not read are absent from the kernel's signature.
-        arguments = {name: value for name, value in arguments.items() if name in self.gemm.arg_names}
-        precision = "tf32" if a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
-        options = {"PRECISION": precision, "num_warps": config.num_warps, "num_stages": config.num_stages}
-        if not a.is_cuda:
-            # Interpreted: fewer programs than tiles, so that the persistent loop turns.
-            return self.gemm[(min(tiles, 2),)](**arguments, **options)
-        with torch.cuda.device(a.device):
-            programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
-            return self.gemm[(programs,)](**arguments, **options)
-
 
 def _widened(value: Tensor | Scalar, device: torch.device) -> Tensor:
     """An operand as the PyTorch form takes it: fp32 or integers, scalars as 0-d tensors."""
     if not isinstance(value, Tensor):
         return torch.tensor(value, device=device)
     return value.float() if value.is_floating_point() else value
-
-
-def _fake_shape(extent: Extent, m: Any, n: Any) -> tuple[Any, ...]:
-    """Like :func:`_shape`, for symbolic sizes."""
-    return {"Tile": (m, n), "HalfTile": (m, n // 2), "PairTile": (m, n * 2), "RowVector": (n,), "ColVector": (m,)}[
-        extent
-    ]
-
-
-def _finish(workspace: Tensor, reduction: str) -> Tensor:
-    """Combine the partials of all tiles: (tiles, length) → (length,)."""
-    if reduction == "sum":
-        return workspace.sum(0)
-    if reduction == "logsumexp":
-        return torch.logsumexp(workspace, 0)
-    return workspace.amax(0) if workspace.shape[0] else workspace.new_full(workspace.shape[1:], -torch.inf)
-
-
-def _k_major(matrix: Tensor) -> bool:
-    """Whether a GEMM operand (rows, K) is contiguous along K rather than along its rows."""
-    return matrix.stride(1) == 1 or matrix.stride(0) != 1
-
-
-def _descriptor_allowed(matrix: Tensor) -> bool:
-    """TMA's rules: 16-byte aligned base, strides of 16 bytes, contiguous last dimension, not empty."""
-    return (
-        matrix.numel() > 0
-        and matrix.stride(1) == 1
-        and matrix.stride(0) > 0
-        and matrix.stride(0) * matrix.element_size() % 16 == 0
-        and matrix.data_ptr() % 16 == 0
-    )
-
-
-def _use_tma(a: Tensor, w: Tensor, config: Config) -> bool:
-    if config.tma is False:
-        return False
-    if a.is_cuda and (torch.version.hip is not None or torch.cuda.get_device_capability(a.device)[0] < 9):
-        return False
-    return all(_descriptor_allowed(t if _k_major(t) else t.T) for t in (a, w))
-
-
-def _operand_descriptor(matrix: Tensor, rows: int, block_k: int, k_major: bool) -> Any:
-    return _descriptor(matrix, (rows, block_k)) if k_major else _descriptor(matrix.T, (block_k, rows))
-
-
-def _descriptor(matrix: Tensor, block: tuple[int, int]) -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), list(block))
 
 
 _LOADED = itertools.count()

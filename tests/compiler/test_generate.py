@@ -81,56 +81,73 @@ for _name, _text in EPILOGUES.items():
         )
     )
 
-# Names. The epilogue below uses its local, its operand and its output in every way that the text spells out.
+# Names, a few to a kernel, used in every way that the text spells out.
 _LOCALS = (
     "row rows col cols half_cols pair_cols tl triton torch ops tile kernel z_ptr y_ptr s_partial b_ptr b_stride c_value y_stride "
     "s_acc e_max e_sum s_ptr shared shared_2 x a w acc_ left right store_tile load_operand store_partial split_columns "
     "tile_coordinates finish_logsumexp update_logsumexp infinity min max range print float int len type match target name"
 ).split()
-_OPERANDS = "M N K A W F M_ptr torch ops tl triton tile kernel row cols a w b_ptr gelu exp cos include Tensor Any Kernel INFINITY float int print TMA BLOCK_M s_acc z_ptr acc_ rows partial".split()
+_OPERANDS = (
+    "M N K A W F M_ptr torch ops tl triton tile kernel row cols a w b_ptr gelu exp cos include Tensor Any Kernel INFINITY "
+    "float int print TMA BLOCK_M s_acc z_ptr acc_ rows partial"
+).split()
 _OUTPUTS = "x M N K w c A F gelu tl torch ops kernel rows y_acc shared print Tensor float".split()
-_FUNCTIONS = "gelu silu maximum tanh square even_odd load_row relu store_tile finish_logsumexp split_columns INFINITY Tensor Kernel torch F ops tl triton kernel tile print x".split()
+#: Operators may be called like a primitive, though the file then has two things of that name.
+_FUNCTIONS = "gelu silu maximum tanh even_odd load_row x tile print".split()
 _WITH = {"b": ("RowVector", FLOAT), "c": ("Scalar", FLOAT)}
 _THREE = {"y": TILE, "s": ("ColVector", "sum", True), "e": LSE, "z": ("Tile", None, True)}
 
-for _name in _LOCALS:
+
+def _groups(names: list[str]) -> list[list[str]]:
+    return [names[i : i + 10] for i in range(0, len(names), 10)]
+
+
+for _group in _groups(_LOCALS):
+    _lines: list[str] = []
+    for _name, _last in zip(_group, ["acc", *_group], strict=False):
+        _lines += [f"{_name} = {_last} * 0.5", f"{_name} = {_name} + load_row(b) * load_scalar(c)"]
+    _all = " - ".join(_group)
     _case(
-        f"local_{_name}",
+        f"locals: {' '.join(_group)}",
         (
-            f"{_name} = acc * 2",
-            f"{_name} = {_name} + load_row(b) * load_scalar(c)",
-            f"value = ({_name} * 3) ** 3 + exp({_name}) * 0.001",
+            *_lines,
+            f"value = ({_all}) ** 3 + exp({_group[0]}) * 0.001",
             "store(y, value)",
             "store(s, row_sum(value))",
             "store(e, online_logsumexp(where(col_index() < num_cols(), value * 0.01, -inf)))",
-            f"store(z, {_name})",
+            f"store(z, {_all})",
         ),
         _WITH,
         _THREE,
     )
-for _name in _OPERANDS:
+for _group in _groups(_OPERANDS):
     _case(
-        f"operand_{_name}",
+        f"operands: {' '.join(_group)}",
         (
-            f"v = acc * load_row({_name}) + silu(acc) * where(col_index() < num_cols(), 1.0, -inf)",
+            f"v = acc * ({' - '.join(f'load_row({name})' for name in _group)}) + silu(acc) * where(col_index() < num_cols(), 1.0, -inf)",
             "store(y, v)",
             "store(z, maximum(v, 0.5))",
             "store(s, row_sum(acc))",
         ),
-        {_name: ("RowVector", FLOAT)},
+        dict.fromkeys(_group, ("RowVector", FLOAT)),
         {"y": TILE, "s": ("ColVector", "sum", True), "z": ("Tile", None, True)},
     )
-for _name in _OUTPUTS:
-    _case(f"output_{_name}", (f"store({_name}, acc)", "store(y, silu(acc) + maximum(acc, 1.0))"), None, {_name: ("Tile", None, True), "y": TILE})
+for _group in _groups(_OUTPUTS):
+    _case(
+        f"outputs: {' '.join(_group)}",
+        (*(f"store({name}, acc * {i})" for i, name in enumerate(_group)), "store(y, silu(acc) + maximum(acc, 1.0))"),
+        None,
+        {**dict.fromkeys(_group, ("Tile", None, True)), "y": TILE},
+    )
 for _name in _FUNCTIONS:
     _case(
-        f"function_{_name}",
+        f"function: {_name}",
         (
             "a, b = even_odd(acc)",
-            "store(y, interleave(silu(a), tanh(b)) + square(gelu(acc)) + maximum(acc, 0.5) + where(col_index() < num_cols(), relu(acc), -inf))",
+            "store(y, interleave(silu(a), tanh(b)) + square(gelu(acc)) + maximum(acc, load_row(b)))",
             "store(e, online_logsumexp(where(col_index() < num_cols(), acc, -inf)))",
         ),
-        None,
+        {"b": _WITH["b"]},
         {"y": TILE, "e": LSE},
         name=_name,
     )
