@@ -217,7 +217,11 @@ def code(console: Console, text: str, *, indent: int = 0) -> None:
         from rich.padding import Padding
         from rich.syntax import Syntax
 
-        console.print(Padding(Syntax(text, "python", background_color="default", word_wrap=True), (0, 0, 0, indent)))
+        console.print(
+            Padding(
+                Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True), (0, 0, 0, indent)
+            )
+        )
     else:
         for line in text.splitlines():
             console.print(f"{' ' * indent}{line}", soft_wrap=True)

@@ -25,6 +25,9 @@ OUTPUT_LAYOUTS = ("given", "padded", "odd", "own")
 REGIMES = ("normal", "integers", "heavy", "equal", "cancelling", "zeros")
 SCALES = (1.0, 1e-3, 16.0)
 
+#: What a case may be followed by: further launches whose results must agree with its own.
+RELATIONS = ("", "repeat", "pointers", "tiling", "rows", "columns", "batches")
+
 #: Elements before and after every tensor, so that a stray access meets poison (inputs) or a canary (outputs).
 #: 64 elements keep the 16-byte alignment that TMA asks for, in every dtype.
 MARGIN = 64
@@ -130,7 +133,9 @@ class Tiling:
 class Case:
     """One trial. ``acc`` is (m, n) over a reduction of length k; ``optional`` asks for the optional outputs too.
 
-    ``repeat`` runs the kernel twice and compares bitwise; ``twin`` also runs the pointer form of a TMA case.
+    ``relation`` names what is launched besides and compared: the same again, the pointer form of a TMA case, another
+    tiling (``other``), rows or columns in another order, the rows in two batches. The last fields make the inputs of
+    those launches from the inputs of the case: in another ``order``, or rows ``window[0]``, ... of ``window[1]``.
     """
 
     m: int = 1
@@ -144,10 +149,14 @@ class Case:
     tile_layout: str = "contiguous"
     output_layout: str = "given"
     optional: bool = True
-    repeat: bool = False
-    twin: bool = False
+    relation: str = ""
     tiling: Tiling = Tiling()
+    other: Tiling | None = None
     seed: int = 0
+    order: str = ""
+    window: tuple[int, int] | None = None
+    #: Distance between the columns that indices favour; 0: the width of the tiling's sub-tiles.
+    border: int = 0
 
     def __post_init__(self) -> None:
         for value, allowed, what in (
@@ -157,6 +166,8 @@ class Case:
             (self.w_layout, W_LAYOUTS, "layout of w"),
             (self.tile_layout, TILE_LAYOUTS, "layout of tile operands"),
             (self.output_layout, OUTPUT_LAYOUTS, "layout of outputs"),
+            (self.relation, RELATIONS, "relation"),
+            (self.order, ("", "rows", "columns"), "order"),
         ):
             if value not in allowed:
                 raise ValueError(f"unknown {what} {value!r}: one of {', '.join(allowed)}")
@@ -173,9 +184,17 @@ class Case:
         if unknown:
             raise ValueError(f"not a case: unknown fields {', '.join(unknown)}")
         values = dict(data)
-        if "tiling" in values:
-            values["tiling"] = Tiling(**values["tiling"])
+        for name in ("tiling", "other"):
+            if values.get(name) is not None:
+                values[name] = Tiling(**values[name])
+        if values.get("window") is not None:
+            values["window"] = tuple(values["window"])
         return cls(**values)
+
+    @property
+    def step(self) -> int:
+        """Columns between the borders that indices favour."""
+        return self.border or max(1, self.tiling.block_n // self.tiling.subtiles)
 
     @property
     def work(self) -> int:
@@ -188,8 +207,7 @@ class Case:
                 self.w_layout != "nk",
                 self.tile_layout != "contiguous",
                 self.output_layout != "given",
-                self.twin,
-                self.repeat,
+                self.relation != "",
                 self.tiling != Tiling(),
             )
         )
@@ -227,8 +245,7 @@ def column_multiple(signature: SignatureLike) -> int:
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
 
-_INTERPRETER_BLOCKS = ((16, 16, 16), (16, 32, 16), (32, 16, 32), (32, 32, 32), (32, 64, 32), (64, 32, 16))
-_CUDA_BLOCKS = ((64, 64, 32), (128, 64, 64), (64, 128, 64), (128, 128, 64), (128, 256, 64))
+_BLOCKS = ((16, 16, 16), (16, 32, 16), (32, 16, 32), (32, 32, 32), (32, 64, 32), (64, 32, 16))
 
 #: Block-steps (one tile of one block of K) an interpreted launch may take; each costs 3 to 10 ms.
 _INTERPRETER_BUDGET = 72
@@ -239,19 +256,80 @@ def _lengths(block: int) -> list[int]:
     return [1, 2, 3, 5, 7, block - 1, block, block + 1, block + 5, 2 * block, 2 * block + 3, 3 * block + 1]
 
 
-def _tilings(backend: Backend) -> list[Tiling]:
-    if backend == "cuda":
-        tilings = [Tiling(m, n, k, num_warps=8 if m * n >= 16384 else 4) for m, n, k in _CUDA_BLOCKS]
-        tilings += [replace(tilings[1], tma=None), replace(tilings[3], tma=None, store_tma=True)]
-        return [*tilings, replace(tilings[4], tma=None, subtiles=2, load_tma=True, store_tma=True)]
+def _tilings() -> list[Tiling]:
+    """For the interpreter: small, so that edges are met."""
     tilings = []
-    for m, n, k in _INTERPRETER_BLOCKS:
+    for m, n, k in _BLOCKS:
         tilings.append(Tiling(m, n, k))
         tilings.append(Tiling(m, n, k, group_m=1, tma=None))
         if n >= 32:
             tilings.append(Tiling(m, n, k, group_m=2, subtiles=2))
             tilings.append(Tiling(m, n, k, subtiles=2, tma=None, store_tma=True, load_tma=n == 32))
     return tilings
+
+
+@dataclass(frozen=True)
+class Form:
+    """Everything that one compilation for a GPU is specialised on, so that cases of a form share it.
+
+    ``aligned`` lengths are all multiples of 32, the others are not even multiples of 8, nor are rows that are padded to
+    an odd stride: Triton compiles anew for every integer that becomes divisible by 16. ``others`` are tilings that
+    occur with the same dtype and layouts; ``pointers`` allows the comparison with the pointer form.
+    """
+
+    tiling: Tiling
+    dtype: str = "bf16"
+    aligned: bool = True
+    a_layout: str = "row"
+    w_layout: str = "nk"
+    tile_layout: str = "contiguous"
+    output_layout: str = "given"
+    optional: bool = True
+    others: tuple[Tiling, ...] = ()
+    pointers: bool = False
+
+
+def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> list[Form]:
+    """The forms a kernel is compiled in for a GPU: few, since a compilation takes a second or more."""
+    tiles = sum(is_tile(o.extent) for o in (*operator.operands, *operator.outputs))
+    small, medium = Tiling(64, 64, 64), Tiling(128, 128, 64, num_warps=8)
+    wide = Tiling(128, 256, 64, num_warps=8, subtiles=4 if tiles >= 3 else 2, tma=None, store_tma=True)
+    tma = replace(medium, tma=None, load_tma=True, store_tma=True, subtiles=2)
+    single = Tiling(64, 64, 32)  # IEEE fp32 multiplies on the CUDA cores: larger accumulators spill, slowly
+    if tilings is not None:
+        chosen = tuple(dict.fromkeys(tilings))
+        return [
+            *(Form(t, others=tuple(x for x in chosen if x != t)) for t in chosen),
+            *(Form(replace(t, block_m=min(t.block_m, 64), block_n=min(t.block_n, 64), subtiles=1, num_warps=4), aligned=False) for t in chosen[:1]),
+        ]  # fmt: skip
+    main = (small, replace(medium, tma=None), wide, tma)
+    return [
+        *(Form(t, others=tuple(x for x in main if x != t), pointers=t == tma) for t in main),
+        Form(small, aligned=False, others=(replace(small, block_n=128),)),
+        Form(replace(small, block_n=128), aligned=False, others=(small,)),
+        Form(tma, "bf16", False, "padded", "padded", "padded", "padded"),
+        Form(replace(small, block_n=128, subtiles=2), "bf16", False, "offset", "kn", "offset", "odd", optional=False),
+        Form(replace(medium, tma=None, store_tma=True), "fp16", True, "column", "kn"),
+        Form(small, "fp16", False, "row", "offset", "padded", "padded"),
+        Form(single, "fp32"),
+        Form(replace(single, subtiles=2), "fp32", False, "column", "padded", "offset", "odd", optional=False),
+    ]
+
+
+def _aligned(multiples: Sequence[int]) -> list[int]:
+    return [32 * x for x in multiples]
+
+
+def _form_lengths(form: Form, multiple: int) -> tuple[list[int], list[int], list[int]]:
+    """Lengths of M, N and K that keep to a form's compilation, simplest first."""
+    bm, bn = form.tiling.block_m, form.tiling.block_n
+    if form.aligned:
+        # Beside a tile, half a tile: the last tile of a row or column is a partial one.
+        m, n = (_aligned((1, 2, b // 32 - 1, b // 32, b // 32 + 1, 2 * b // 32 + 1, 4 * b // 32, 24)) for b in (bm, bn))
+        return [x for x in m if x], [x for x in n if x], _aligned((1, 2, 3, 5, 8, 16, 33))
+    m = [3, 5, 7, bm - 1, bm + 1, bm + 5, 2 * bm + 3, 3 * bm + 1, 517]
+    n = [2, 6, 10, bn - 2, bn + 2, bn + 6, 2 * bn + 2, 3 * bn + 2, 518] if multiple == 2 else [x + 2 * (x % 16 == 13) for x in m]
+    return m, n, [3, 7, 25, 63, 65, 71, 131, 193, 515, 1031]
 
 
 def strategy(
@@ -267,19 +345,18 @@ def strategy(
 
     ``tilings`` are the configurations to try (default: a spread for the backend); tuned ones belong here too.
     """
+    if backend == "cuda":
+        return _strategy_of_forms(operator, regimes, dtypes, forms(operator, tilings), empty)
     from hypothesis import strategies as st
 
     multiple = column_multiple(operator)
     tiled = any(is_tile(o.extent) for o in operator.operands)
-    choices = list(tilings) if tilings is not None else _tilings(backend)
+    choices = list(tilings) if tilings is not None else _tilings()
 
     @st.composite
     def draw_case(draw: Callable[[SearchStrategy[Any]], Any]) -> Case:
         dtype = draw(st.sampled_from(list(dtypes)))
         tiling: Tiling = draw(st.sampled_from(choices))
-        if backend == "cuda" and dtype == "fp32" and tilings is None:
-            # IEEE fp32 multiplies on the CUDA cores, where larger accumulators spill and take minutes to compile.
-            tiling = replace(tiling, block_m=64, block_n=64, block_k=32, num_warps=4)
         bm, bn, bk = tiling.block_m, tiling.block_n, tiling.block_k
         m = 0 if empty else draw(st.sampled_from(_lengths(bm)))
         n = draw(st.sampled_from(_lengths(bn)))
@@ -287,31 +364,88 @@ def strategy(
         # Multiples of 16 come often: only they have rows that TMA accepts.
         lengths = [16, 1, 2, 3, 7, bk - 1, bk, bk + 1, 2 * bk, 2 * bk + 3, 4 * bk, 4 * bk + 1, 97, 128, 193]
         if m <= bm and n <= bn:
-            lengths += [257, 509, 1024] if backend == "interpreter" else [1021, 2048, 4096]
+            lengths += [257, 509, 1024]
         k = draw(st.sampled_from(lengths))
-        if backend == "interpreter":
-            tiles = max(1, -(-m // bm)) * -(-n // bn) * tiling.subtiles
-            k = min(k, max(1, _INTERPRETER_BUDGET // tiles - 2) * bk)
+        tiles = max(1, -(-m // bm)) * -(-n // bn) * tiling.subtiles
+        k = min(k, max(1, _INTERPRETER_BUDGET // tiles - 2) * bk)
         regime = draw(st.sampled_from(list(regimes)))
+        relation = draw(st.sampled_from(_relations(m, pointers=tiling.tma is not False, tiling=True)))
         return Case(
             m=m,
             n=n,
             k=k,
             dtype=dtype,
             regime=regime,
-            scale=draw(st.sampled_from(SCALES)) if regime in ("normal", "heavy", "cancelling") else 1.0,
+            scale=draw(st.sampled_from(SCALES)) if regime in _SCALED else 1.0,
             a_layout=draw(st.sampled_from(A_LAYOUTS)),
             w_layout=draw(st.sampled_from(W_LAYOUTS)),
             tile_layout=draw(st.sampled_from(TILE_LAYOUTS)) if tiled else "contiguous",
             output_layout=draw(st.sampled_from(OUTPUT_LAYOUTS)),
             optional=draw(st.sampled_from((True, True, False))),
-            repeat=draw(st.sampled_from((False, False, False, True))),
-            twin=bool(tiling.tma is not False and draw(st.sampled_from((False, True)))),
+            relation=relation,
             tiling=tiling,
-            seed=draw(st.integers(0, 2**31 - 1)),
+            other=draw(st.sampled_from(choices)) if relation == "tiling" else None,
+            seed=draw(st.integers(0, _LARGEST_SEED)),
         )
 
     return draw_case()
+
+
+_SCALED = ("normal", "heavy", "cancelling")
+
+
+_LARGEST_SEED = 2**31 - 2
+
+
+def _relations(m: int, *, pointers: bool, tiling: bool) -> list[str]:
+    """What may be drawn. Half of the cases have none, since a relation costs one or two more launches."""
+    if m == 0:
+        return [""]
+    found = ["repeat", "columns"] + ["pointers"] * pointers + ["tiling"] * tiling + ["rows", "batches"] * (m > 1)
+    return [""] * len(found) + found
+
+
+def _strategy_of_forms(
+    operator: SignatureLike, regimes: Sequence[str], dtypes: Sequence[str], choices: Sequence[Form], empty: bool
+) -> SearchStrategy[Case]:
+    from hypothesis import strategies as st
+
+    multiple = column_multiple(operator)
+    choices = [form for form in choices if form.dtype in dtypes]
+
+    @st.composite
+    def draw_case(draw: Callable[[SearchStrategy[Any]], Any]) -> Case:
+        form: Form = draw(st.sampled_from(choices))
+        ms, ns, ks = _form_lengths(form, multiple)
+        m = 0 if empty else draw(st.sampled_from(ms))
+        regime = draw(st.sampled_from(list(regimes)))
+        relation = draw(st.sampled_from(_relations(m, pointers=form.pointers, tiling=bool(form.others))))
+        return replace(
+            form_case(form, m, draw(st.sampled_from(ns)), draw(st.sampled_from(ks))),
+            regime=regime,
+            scale=draw(st.sampled_from(SCALES)) if regime in _SCALED else 1.0,
+            relation=relation,
+            other=draw(st.sampled_from(form.others)) if relation == "tiling" else None,
+            seed=draw(st.integers(0, _LARGEST_SEED)),
+        )
+
+    return draw_case()
+
+
+def form_case(form: Form, m: int, n: int, k: int) -> Case:
+    """A case of a form; the lengths must keep to it."""
+    return Case(
+        m=m,
+        n=n,
+        k=k,
+        dtype=form.dtype,
+        a_layout=form.a_layout,
+        w_layout=form.w_layout,
+        tile_layout=form.tile_layout,
+        output_layout=form.output_layout,
+        optional=form.optional,
+        tiling=form.tiling,
+    )
 
 
 # --- materialising ---------------------------------------------------------------------------------------------------
@@ -414,9 +548,8 @@ def _indices(shape: tuple[int, ...], case: Case, sentinels: Sequence[int], gener
     """int64 column indices in [0, n): tile borders, random ones, and the sentinels (such as ignore_index)."""
     import torch
 
-    step = max(1, case.tiling.block_n // case.tiling.subtiles)
     borders = {0, case.n - 1} | {
-        edge + d for edge in range(step, case.n + 1, step) for d in (-1, 0) if edge + d < case.n
+        edge + d for edge in range(case.step, case.n + 1, case.step) for d in (-1, 0) if edge + d < case.n
     }
     pool = torch.tensor(sorted(borders) + list(sentinels), dtype=torch.int64)
     chosen = pool[torch.randint(0, len(pool), shape, generator=generator)]
@@ -454,6 +587,27 @@ def _operand(operand: OperandLike, case: Case, generator: torch.Generator, senti
     return _values(shape, replace(case, regime=regime), scale, generator).to(torch_dtype(case.dtype))
 
 
+def rearrange(values: torch.Tensor, extent: str, case: Case) -> torch.Tensor:
+    """``values`` of a full extent in the ``order`` of ``case``, or its ``window`` of rows.
+
+    Columns move in pairs where there is an even number of them.
+    """
+    import torch
+
+    rows, columns = extent not in ("RowVector", "Scalar"), extent not in ("ColVector", "Scalar")
+    if rows and case.window is not None:
+        values = values[case.window[0] : case.window[0] + case.m]
+    generator = torch.Generator().manual_seed(case.seed + 1)
+    if rows and case.order == "rows":
+        values = values[torch.randperm(case.m, generator=generator).to(values.device)]
+    if columns and case.order == "columns":
+        units = case.n // 2 if case.n % 2 == 0 else case.n
+        width = values.shape[-1] // units
+        first = torch.randperm(units, generator=generator)[:, None] * width
+        values = values[..., (first + torch.arange(width)).flatten().to(values.device)]
+    return values
+
+
 def materialise(case: Case, signature: SignatureLike) -> Inputs:
     """Make the tensors of a case on the CPU, from its seed alone.
 
@@ -462,18 +616,20 @@ def materialise(case: Case, signature: SignatureLike) -> Inputs:
     """
     import torch
 
+    whole = case if case.window is None else replace(case, m=case.window[1])
     generator = torch.Generator().manual_seed(case.seed)
     dtype = torch_dtype(case.dtype)
-    a = _values((case.m, case.k), case, case.scale, generator)
+    a = _values((whole.m, case.k), case, case.scale, generator)
     w = _values((case.n, case.k), case, 1.0, generator)
     if case.regime == "zeros":
         a = torch.zeros_like(a)
     if case.regime == "cancelling" and case.k > 1:
         # Products of neighbours cancel to about 1/64 of their size: the accumulator is small beside |A||W|.
         pairs = case.k // 2
-        noise = 1.0 + torch.randn((case.m, pairs), generator=generator) / 64
+        noise = 1.0 + torch.randn((whole.m, pairs), generator=generator) / 64
         a[:, 1 : 2 * pairs : 2] = -a[:, 0 : 2 * pairs : 2] * noise
         w[:, 1 : 2 * pairs : 2] = w[:, 0 : 2 * pairs : 2]
+    a, w = rearrange(a, "ColVector", case), rearrange(w.t(), "RowVector", case).t()
     placed = {"a": _place(a.to(dtype), case.a_layout), "w": _place(w.to(dtype), case.w_layout)}
     scalars: dict[str, float | int] = {}
     for operand in signature.operands:
@@ -486,7 +642,7 @@ def materialise(case: Case, signature: SignatureLike) -> Inputs:
     for operand in signature.operands:
         if operand.extent == "Scalar":
             continue
-        values = _operand(operand, case, generator, cast("list[int]", sentinels))
+        values = _operand(operand, whole, generator, cast("list[int]", sentinels))
         layout = case.tile_layout if is_tile(operand.extent) else "contiguous"
-        placed["operand " + operand.name] = _place(values, layout)
+        placed["operand " + operand.name] = _place(rearrange(values, operand.extent, case), layout)
     return Inputs(placed, scalars, tuple(o.name for o in signature.operands))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,7 @@ import jinja2
 
 from ..sandbox.ir import Epilogue, Store
 from ..sandbox.types import COL_VECTOR, FULL, HALF, PAIR, SCALAR, Operand
-from .printer import Printer
-
-#: Device functions of ``kernel_library.runtime.tile`` that an epilogue's text may call.
-_DEVICE_FUNCTIONS = (
-    "even_odd", "finish_logsumexp", "gelu", "gelu_tanh", "interleave", "load_col", "load_row", "load_tile", "maximum", "minimum",
-    "relu", "sigmoid", "silu", "softplus", "square", "store_partial", "store_tile", "tanh", "update_logsumexp",
-)  # fmt: skip
+from .printer import DEVICE_FUNCTIONS, Printer
 
 _WIDTHS = {
     HALF: ("col // 2", "N // 2", "BLOCK_N // 2"),
@@ -75,8 +70,33 @@ def _template() -> jinja2.Template:
     environment.filters["call"] = _call
     environment.filters["wrap"] = _wrap
     environment.filters["imports"] = _imports
+    environment.filters["docstring"] = _docstring
     environment.filters["indent_text"] = lambda text, by: textwrap.indent(text, " " * by).lstrip()
     return environment.get_template("kernel.py.j2")
+
+
+def _docstring(text: str) -> str:
+    """Text that stands between triple quotes whatever it holds."""
+    text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return f"{text} " if text.endswith('"') else text
+
+
+def _imports(head: str, names: Sequence[str]) -> str:
+    renamed = [f"{head}{name}\n" for name in names if " as " in name]
+    names = [name for name in names if " as " not in name]
+    head = "".join(renamed) + head
+    line = head + ", ".join(names)
+    return (
+        line
+        if len(line.splitlines()[-1]) <= _LINE
+        else "\n".join([f"{head}(", *(f"    {name}," for name in names), ")"])
+    )
+
+
+# --- Layout: lines of at most _LINE characters --------------------------------------------------------------------------
+
+# Where an expression is broken, outermost first.
+_BREAKS = tuple(f" {symbol} " for symbol in ("<", "<=", ">", ">=", "==", "!=", "|", "&", "+", "-", "*", "/", "//", "%"))
 
 
 def _call(head: str, arguments: Sequence[str], indent: int = 0, tail: str = ")") -> str:
@@ -84,41 +104,90 @@ def _call(head: str, arguments: Sequence[str], indent: int = 0, tail: str = ")")
     line = f"{head}{', '.join(arguments)}{tail}"
     if indent + len(line) <= _LINE:
         return line
-    lines, pad = [""], " " * (indent + 4)
-    for argument in arguments:
-        if len(pad) + len(lines[-1]) + len(argument) + 2 > _LINE and lines[-1]:
-            lines.append("")
-        lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
-    return "\n".join([head, *(pad + text for text in lines), " " * indent + tail])
-
-
-def _imports(head: str, names: Sequence[str]) -> str:
-    line = head + ", ".join(names)
-    return line if len(line) <= _LINE else _call(f"{head}(", names)
+    pad = " " * indent
+    return "\n".join([head, *(f"{pad}    {text}" for text in _fill(arguments, indent + 4)), pad + tail])
 
 
 def _wrap(statement: str, indent: int = 4) -> str:
-    """Break a statement that is too long at the arguments of its outermost call, or of the tuple it returns."""
+    """Break a statement that is too long inside its brackets, adding a pair where there is none."""
     lead = len(statement) - len(statement.lstrip())
-    if indent + len(statement) <= _LINE:
+    indent, text = indent + lead, statement.lstrip()
+    if indent + len(text) <= _LINE:
         return statement
-    if statement.startswith("return ") and len(parts := _split_arguments(statement.removeprefix("return "))) > 1:
-        return _call("return (", parts, indent + lead)
-    opening = statement.find("(")
-    if opening < 0 or not statement.endswith(")") or len(_split_arguments(statement[opening + 1 : -1])) < 2:
-        return statement
-    return _call(statement[: opening + 1], _split_arguments(statement[opening + 1 : -1]), indent + lead)
+    head, expression = "", text
+    if text.startswith("return "):
+        head, expression = "return ", text.removeprefix("return ")
+    elif " = " in text:
+        head, _, expression = text.partition(" = ")
+        head += " = "
+    parts = _split(expression, ",")
+    if len(parts) > 1:
+        lines = ["(", *(f"    {line}" for line in _fill(parts, indent + 4)), ")"]
+    elif _bracket(expression) is not None:
+        lines = _layout(expression, indent)
+    else:
+        lines = ["(", *(f"    {line}" for line in _layout(expression, indent + 4)), ")"]
+    return " " * lead + f"\n{' ' * indent}".join([head + lines[0], *lines[1:]])
 
 
-def _split_arguments(text: str) -> list[str]:
-    """Split at the commas that stand outside every bracket."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append("")
+def _fill(arguments: Sequence[str], indent: int) -> list[str]:
+    """Arguments packed into lines, each followed by a comma; one that is too long is broken on lines of its own."""
+    lines = [""]
+    for argument in arguments:
+        if indent + len(argument) + 1 > _LINE:
+            broken = _layout(argument, indent)
+            lines += [*broken[:-1], f"{broken[-1]},", ""]
+        elif indent + len(lines[-1]) + len(argument) + 2 > _LINE:
+            lines.append(f"{argument},")
         else:
-            parts[-1] += character
+            lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
+    return [line for line in lines if line]
+
+
+def _layout(expression: str, indent: int) -> list[str]:
+    """Lines of an expression that stands inside brackets, relative to ``indent``."""
+    if indent + len(expression) + 1 <= _LINE:
+        return [expression]
+    for symbol in _BREAKS:
+        terms = _split(expression, symbol)
+        if len(terms) > 1:
+            lines = _layout(terms[0], indent)
+            for term in terms[1:]:
+                first, *rest = _layout(term, indent + len(symbol) - 1)
+                lines += [symbol.lstrip() + first, *rest]
+            return lines
+    opening = _bracket(expression)
+    if opening is None:
+        return [expression]
+    inner = _split(expression[opening + 1 : -1], ",")
+    # A trailing comma would turn brackets around one expression into a tuple.
+    several = len(inner) > 1 or expression[-2] == ","
+    body = _fill(inner, indent + 4) if several else _layout(inner[0], indent + 4)
+    return [expression[: opening + 1], *(f"    {line}" for line in body), expression[-1]]
+
+
+def _bracket(text: str) -> int | None:
+    """Where the bracket opens that closes at the end of the text, if the text is a call or a bracketed expression."""
+    opening = next((position for position, character in enumerate(text) if character in "([{"), None)
+    if opening is None or " " in text[:opening]:
+        return None
+    depth = 0
+    for position in range(opening, len(text)):
+        depth += (text[position] in "([{") - (text[position] in ")]}")
+        if depth == 0:
+            return opening if position == len(text) - 1 else None
+    return None
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at the separators that stand outside every bracket."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and position >= start and text.startswith(separator, position):
+            parts.append(text[start:position])
+            start = position + len(separator)
+    parts.append(text[start:])
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -168,7 +237,7 @@ def _triton_form(epilogue: Epilogue) -> dict[str, Any]:
     text = "\n".join(body + prelude + [s["finish"] for s in partials] + [s["initial"] for s in states])
     names = [s["name"] for s in states]
     shared = [*in_epilogue, *strides, *scalars]
-    used = {name for name in _DEVICE_FUNCTIONS if re.search(rf"\b{name}\(", text)}
+    used = {name for name in DEVICE_FUNCTIONS if re.search(rf"\b{name}\(", text)}
     used |= {"load_operand", "split_columns", "tile_coordinates"}
     used |= {"store_partial"} if partials else set()
     return {
@@ -238,13 +307,6 @@ def _torch_form(epilogue: Epilogue) -> dict[str, Any]:
             body.append(item)
         else:
             results[item.output] = printer.expression(item.value)
-    if printer.sizes:
-        body.insert(
-            0,
-            "M, N = acc.shape"
-            if len(printer.sizes) == 2
-            else f"{'M' if 'M' in printer.sizes else 'N'} = acc.shape[{0 if 'M' in printer.sizes else 1}]",
-        )
     returns = ", ".join(results[name] for name in epilogue.signature.outputs)
     if len(results) == 1:
         returns += ","
@@ -253,7 +315,7 @@ def _torch_form(epilogue: Epilogue) -> dict[str, Any]:
     return {
         "torch_body": body,
         "torch_returns": returns,
-        "torch_parameters": ["acc", *epilogue.signature.operands],
+        "torch_parameters": ["acc", *map(printer.operand_name, epilogue.signature.operands)],
         "uses_f": bool(re.search(r"\bF\.", text)),
         "uses_ops": bool(re.search(r"\bops\.", text)),
         "uses_torch": bool(re.search(r"\btorch\.", text)),
@@ -269,7 +331,7 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
     parameters, documented = [], []
     for name, operand in signature.operands.items():
         kind = ("int" if operand.element == "int" else "float") if operand.extent == SCALAR else "Tensor"
-        default = f" = {defaults[name]!r}" if name in defaults else ""
+        default = f" = {_number(defaults[name])}" if name in defaults else ""
         parameters.append(f"{name}: {kind}{default}")
         documented.append((name, _operand_doc(operand)))
     optional = [name for name, output in signature.outputs.items() if output.optional]
@@ -282,6 +344,9 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
         text = f"{output.extent.shape}, {f'fp32, {what} {axis}' if what else 'dtype of x'}"
         returned.append((name, text + (f"; only with return_{name}=True" if output.optional else "")))
     always = [name for name, output in signature.outputs.items() if not output.optional]
+    include = "[name for name, wanted in asked.items() if wanted]"
+    if len(optional) == 1:
+        include = f'("{optional[0]}",) if return_{optional[0]} else ()'
     # One tensor where one output results, else a named tuple; what results may depend on the flags.
     annotation = " | ".join(
         (["Tensor"] if len(always) == 1 else []) + (["tuple[Tensor, ...]"] if len(always) > 1 or optional else [])
@@ -290,14 +355,18 @@ def _interface(epilogue: Epilogue, description: Description) -> dict[str, Any]:
         "operands": [(name, str(operand.extent), operand.element) for name, operand in signature.operands.items()],
         "outputs": [(name, str(output.extent), output.reduction, output.optional) for name, output in signature.outputs.items()],
         "function_parameters": ["x: Tensor", "weight: Tensor", *parameters, *(["*"] if optional else []), *(f"return_{name}: bool = False" for name in optional)],
-        "passed": ["x", "weight", *signature.operands],
+        "passed": ["x", "weight", *signature.operands, *([f"include={include}"] if optional else [])],
         "documented": documented,
         "returned": returned,
         "optional": optional,
-        "include": f"('{optional[0]}',) if return_{optional[0]} else ()".replace("'", '"') if len(optional) == 1 else "(" + ", ".join(f'*(("{name}",) if return_{name} else ())' for name in optional) + ")",
+        "asked": "{" + ", ".join(f'"{name}": return_{name}' for name in optional) + "}" if len(optional) > 1 else "",
         "annotation": annotation,
         "pairs": epilogue.pairs,
     }  # fmt: skip
+
+
+def _number(value: float | int) -> str:
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def _operand_doc(operand: Operand) -> str:

@@ -86,7 +86,11 @@ def _changes(value: Value) -> Iterator[tuple[str, str, Callable[[tuple[Value, ..
 
     op = value.op
     if op in ("add", "sub"):
-        yield "sign", f"{'+' if op == 'add' else '-'} became {'-' if op == 'add' else '+'}", other("sub" if op == "add" else "add")
+        yield (
+            "sign",
+            f"{'+' if op == 'add' else '-'} became {'-' if op == 'add' else '+'}",
+            other("sub" if op == "add" else "add"),
+        )
     if op in ("add", "sub", "mul", "div", "and", "or"):
         what = "factor" if op in ("mul", "div") else "condition" if op in ("and", "or") else "term"
         yield f"dropped {what}", f"right {what} dropped", lambda args: args[0]
@@ -97,7 +101,11 @@ def _changes(value: Value) -> Iterator[tuple[str, str, Callable[[tuple[Value, ..
     if op in _SWAPPED:
         yield "operand swap", f"arguments of {op} swapped", lambda args: _apply(op, args[::-1])
     if op == "item":
-        yield "neighbour lane", "the other column of the pair", lambda args: replace(value, args=args, payload=1 - int(value.payload or 0))
+        yield (
+            "neighbour lane",
+            "the other column of the pair",
+            lambda args: replace(value, args=args, payload=1 - int(value.payload or 0)),
+        )
     if op == "where":
         kind = "missing mask" if _depends_on_index(value.args[0]) else "dropped condition"
         yield kind, "where became its first branch", lambda args: args[1]
@@ -106,9 +114,17 @@ def _changes(value: Value) -> Iterator[tuple[str, str, Callable[[tuple[Value, ..
         yield "missing mask", "< became <=", other("le")
     if op == "pick":
         one = Value("literal", (), Type(SCALAR, "int"), value.location, 1)
-        yield "neighbour lane", "the column after the one picked", lambda args: _apply("pick", (args[0], _apply("add", (args[1], one))))
+        yield (
+            "neighbour lane",
+            "the column after the one picked",
+            lambda args: _apply("pick", (args[0], _apply("add", (args[1], one)))),
+        )
     if op == "online_logsumexp":
-        yield "function", "online_logsumexp without its log", lambda args: _apply("online_logsumexp", (_apply("square", args),))
+        yield (
+            "function",
+            "online_logsumexp without its log",
+            lambda args: _apply("online_logsumexp", (_apply("square", args),)),
+        )
     if op in _SIBLINGS:
         yield "function", f"{op} became {_SIBLINGS[op]}", other(_SIBLINGS[op])
     if op == "literal" and isinstance(value.payload, (int, float)):

@@ -18,8 +18,15 @@ _WIDTH = {HALF: "N // 2", FULL: "N", PAIR: "N * 2"}
 _BLOCK = {HALF: "BLOCK_N // 2", FULL: "BLOCK_N", PAIR: "BLOCK_N * 2"}
 _INDEX = {HALF: "half_cols", FULL: "cols", PAIR: "pair_cols"}
 
+#: Device functions of ``kernel_library.runtime.tile`` that an epilogue's text may call.
+DEVICE_FUNCTIONS = (
+    "even_odd", "finish_logsumexp", "gelu", "gelu_tanh", "interleave", "load_col", "load_row", "load_tile", "maximum", "minimum",
+    "relu", "sigmoid", "silu", "softplus", "square", "store_partial", "store_tile", "tanh", "update_logsumexp",
+)  # fmt: skip
+
 #: Lower-case names that the generated function uses itself.
 _RESERVED = {
+    "acc",
     "row",
     "col",
     "rows",
@@ -46,8 +53,7 @@ class Printer:
         self.form = form
         self.names: dict[int, str] = {}
         self.indices: set[str] = set()
-        self.sizes: set[str] = set()
-        self.taken = set(_RESERVED) | set(PRIMITIVES)
+        self.taken = _RESERVED | set(PRIMITIVES) | set(DEVICE_FUNCTIONS)
         self.live = {id(value) for value in epilogue.values()}
         self.counts = self._count_uses()
         if form == "triton":
@@ -56,7 +62,7 @@ class Printer:
             for name in epilogue.signature.outputs:
                 self.taken |= {f"{name}_ptr", f"{name}_stride", f"{name}_partial", *self.state_names(name)}
         else:
-            self.taken |= set(epilogue.signature.operands)
+            self.taken |= {self.operand_name(name) for name in epilogue.signature.operands} | {"F"}
 
     def _count_uses(self) -> dict[int, int]:
         counts: dict[int, int] = {}
@@ -74,6 +80,10 @@ class Printer:
             return ()
         return (f"{output}_acc",) if len(carry.initial) == 1 else (f"{output}_max", f"{output}_sum")
 
+    def operand_name(self, name: str) -> str:
+        """An operand as the form spells it: parameters of the PyTorch form must not hide what it uses."""
+        return f"{name}_" if self.form == "torch" and name in ("torch", "F", "ops", "acc") else name
+
     # --- Expressions -----------------------------------------------------------------------------------------------
 
     def expression(self, value: Value, *, define: bool = False) -> str:
@@ -88,13 +98,16 @@ class Printer:
         if value.op == "literal":
             return self._literal(value.payload)
         if value.op == "operand":
-            return str(value.payload), _ATOM
+            return self.operand_name(str(value.payload)), _ATOM
         if value.op == "item":
             return f"{self.expression(value.args[0])}[{value.payload}]", _ATOM
         primitive = value.primitive
         assert primitive is not None
         if primitive.infix:
             symbol, precedence = primitive.infix
+            if value.op == "not" and value.type.extent == SCALAR and self.form == "triton":
+                # A scalar may be a constant of the compiler, on which ~ is arithmetic.
+                return f"(not {self.expression(value.args[0])})", _ATOM
             if primitive.arity == 1:
                 return f"{symbol}{self._wrapped(value.args[0], precedence)}", precedence
             left = self._wrapped(value.args[0], precedence + (symbol in ("<", "<=", ">", ">=", "==", "!=")))
@@ -102,20 +115,21 @@ class Printer:
         template = primitive.triton if self.form == "triton" else primitive.torch
         receiver = template.startswith("{0}.")
         arguments = [
-            self._wrapped(a, _ATOM) if receiver and i == 0 else self._argument(value, a) for i, a in enumerate(value.args)
+            self._wrapped(a, _ATOM) if receiver and i == 0 else self._argument(value, a)
+            for i, a in enumerate(value.args)
         ]
         return template.format(*arguments, **self._context(value, template)), _ATOM
 
     def _argument(self, value: Value, argument: Value) -> str:
-        """An argument of a function. Maps into floating point are given tensors of fp32: their functions ask for them."""
+        """An argument of a function. Some device functions ask for tensors of fp32 where the language takes numbers."""
         text = self.expression(argument)
-        if value.primitive is None or value.primitive.arity != 1 or argument.type.element != "int":
+        primitive = value.primitive
+        if self.form == "torch" or primitive is None or primitive.family != MAP:
             return text
-        if value.primitive.family != MAP or value.type.element != "float":
-            return text
-        if self.form == "triton":
-            return f"tl.cast({text}, tl.float32)"
-        return f"torch.tensor({text})" if argument.type.extent == SCALAR else text
+        to_float = primitive.arity == 1 and argument.type.element == "int" and value.type.element == "float"
+        if to_float or (value.op == "interleave" and argument.type.extent == SCALAR):
+            return f"tl.cast({text}, {'tl.float32' if value.type.element == 'float' else 'tl.int32'})"
+        return text
 
     def _wrapped(self, value: Value, precedence: int) -> str:
         text, own = self._expression(value)
@@ -130,8 +144,7 @@ class Printer:
 
     def _context(self, value: Value, template: str) -> dict[str, str]:
         if self.form == "torch":
-            self.sizes |= {size for size in ("M", "N") if f"{{{size}}}" in template}
-            return {"M": "M", "N": "N", "like": "acc"}
+            return {"like": "acc"}
         columns = self._columns_of(value)
         if "{cols}" in template:
             self.indices.add(_INDEX[columns])

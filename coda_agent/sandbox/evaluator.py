@@ -22,12 +22,12 @@ from .types import SCALAR
 
 @functools.cache
 def _meaning(name: str) -> Callable[..., Any]:
-    """The torch meaning of a primitive as a function of its arguments, ``M``, ``N`` and a tensor ``like``."""
+    """The torch meaning of a primitive as a function of its arguments and of the accumulator ``like``."""
     primitive = PRIMITIVES[name]
     arguments = [f"a{i}" for i in range(primitive.arity)]
-    body = primitive.torch.format(*arguments, M="M", N="N", like="like")
+    body = primitive.torch.format(*arguments, like="like")
     # The text is the table's own, never a program's.
-    return eval(f"lambda {', '.join([*arguments, 'M', 'N', 'like'])}: {body}", {"torch": torch, "F": F, "ops": ops})  # type: ignore[no-any-return]
+    return eval(f"lambda {', '.join([*arguments, 'like'])}: {body}", {"torch": torch, "F": F, "ops": ops})  # type: ignore[no-any-return]
 
 
 def evaluate(
@@ -76,8 +76,8 @@ def _evaluate(
             for argument, of in zip(arguments, value.args, strict=True)
         ]
     # Indices run over what is there, bounds are those of the problem.
-    m, n = size if value.op in ("num_rows", "num_cols") else acc.shape
-    result = _meaning(value.op)(*arguments, m, n, acc)
+    bounds = {"num_rows": size[0], "num_cols": size[1]}
+    result = bounds[value.op] if value.op in bounds else _meaning(value.op)(*arguments, acc)
     return _scalar(value, result, acc) if isinstance(result, int) else result
 
 

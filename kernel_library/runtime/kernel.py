@@ -242,7 +242,7 @@ class Kernel:
         by_name = dict(zip([o.name for o in self.outputs], results, strict=True))
         m, n = a.shape[0], w.shape[0]
         return {
-            o.name: by_name[o.name]
+            o.name: torch.as_tensor(by_name[o.name], device=a.device)
             .to(torch.float32 if o.reduction else a.dtype)
             .expand(shape_of(o.extent, m, n))
             .contiguous()

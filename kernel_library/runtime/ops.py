@@ -16,10 +16,12 @@ def even_odd(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[..., 0::2], x[..., 1::2]
 
 
-def interleave(even: Tensor, odd: Tensor) -> Tensor:
-    """The inverse of :func:`even_odd`."""
-    even, odd = torch.broadcast_tensors(even, odd)
-    return torch.stack((even, odd), dim=-1).flatten(-2)
+def interleave(even: Tensor | Number, odd: Tensor | Number) -> Tensor:
+    """The inverse of :func:`even_odd`; either may be a number."""
+    like = even if isinstance(even, Tensor) else odd
+    assert isinstance(like, Tensor)
+    pair = (x if isinstance(x, Tensor) else like.new_tensor(x) for x in (even, odd))
+    return torch.stack(torch.broadcast_tensors(*pair), dim=-1).flatten(-2)
 
 
 def minimum(x: Tensor | Number, y: Tensor | Number) -> Tensor:
@@ -38,14 +40,24 @@ def maximum(x: Tensor | Number, y: Tensor | Number) -> Tensor:
     return torch.maximum(x, y) if isinstance(y, Tensor) else torch.clamp(x, min=y)
 
 
-def row_index(rows: int, like: Tensor) -> Tensor:
-    """(M, 1) indices of rows."""
-    return torch.arange(rows, device=like.device)[:, None]
+def num_rows(acc: Tensor) -> Tensor:
+    """M, the number of rows of the accumulator, as a 0-d tensor."""
+    return torch.tensor(acc.shape[0], device=acc.device)
 
 
-def col_index(columns: int, like: Tensor) -> Tensor:
-    """(1, N) indices of columns."""
-    return torch.arange(columns, device=like.device)[None, :]
+def num_cols(acc: Tensor) -> Tensor:
+    """N, the number of columns of the accumulator, as a 0-d tensor."""
+    return torch.tensor(acc.shape[1], device=acc.device)
+
+
+def row_index(acc: Tensor) -> Tensor:
+    """(M, 1) indices of the accumulator's rows."""
+    return torch.arange(acc.shape[0], device=acc.device)[:, None]
+
+
+def col_index(acc: Tensor) -> Tensor:
+    """(1, N) indices of the accumulator's columns."""
+    return torch.arange(acc.shape[1], device=acc.device)[None, :]
 
 
 def pick(x: Tensor, index: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def store_tile(
     dst, value, row, col, rows, columns, stride, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, TMA: tl.constexpr
 ):
     """Round (BLOCK_R, BLOCK_C) to the tensor's dtype and store it."""
-    value = tl.broadcast_to(value, (BLOCK_R, BLOCK_C))
+    value = tl.broadcast_to(tl.cast(value, tl.float32), (BLOCK_R, BLOCK_C))
     if TMA:
         dst.store([row, col], value.to(dst.dtype))
     else:

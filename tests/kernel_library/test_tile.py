@@ -160,5 +160,5 @@ def test_minimum_and_maximum_take_numbers_and_keep_nan() -> None:
 
 def test_indices() -> None:
     like = torch.zeros(3, 4)
-    assert ops.row_index(3, like).tolist() == [[0], [1], [2]]
-    assert ops.col_index(4, like).tolist() == [[0, 1, 2, 3]]
+    assert ops.row_index(like).tolist() == [[0], [1], [2]]
+    assert ops.col_index(like).tolist() == [[0, 1, 2, 3]]
