@@ -21,7 +21,7 @@ from . import __version__
 from .errors import BAD_REQUEST, DONE, ENVIRONMENT, INTERNAL, INTERRUPTED
 
 if TYPE_CHECKING:
-    from .pipeline import Event
+    from .events import Event
 
 app = typer.Typer(
     name="coda-agent",
@@ -144,6 +144,85 @@ def generate(
         finished = pipeline.generate(request, _attentive(tell))
         output.document = finished.result
     _exit(finished.exit_code)
+
+
+@app.command()
+def verify(
+    kernels: Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Kernels of the library.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every kernel of the library.")] = False,
+    library: LibraryOption = None,
+    operator: Annotated[str | None, typer.Option(metavar="PATH:NAME", help="The operator, for a kernel made from a file of yours.", show_default=False)] = None,
+    backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
+    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases a kernel [default: enough].", show_default=False)] = None,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Five times the cases.")] = False,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Also count how many wrong versions of each kernel are rejected.")] = False,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the cases [default: a fresh one].", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit a kernel.")] = 600.0,
+    case: Annotated[str | None, typer.Option(metavar="JSON", help="Replay one case, as a counterexample prints it.", show_default=False)] = None,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Leave the certificates as they are.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Judge committed kernels again, and renew their certificates."""
+    from . import certify
+    from .report import Reporter
+
+    request = certify.Request(
+        kernels or (),
+        everything=everything,
+        library=library,
+        operator=operator,
+        backend=backend.value,  # type: ignore[arg-type]
+        examples=examples,
+        thorough=thorough,
+        mutants=mutants,
+        seed=seed,
+        timeout=timeout,
+        case=certify.read_case(case),
+        record=not no_record,
+    )
+    with _answering(as_json) as output, Reporter(output.console, quiet=quiet) as tell:
+        output.document, code = certify.verify(request, _attentive(tell))
+    _exit(code)
+
+
+@app.command()
+def bench(
+    kernels: Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Kernels of the library.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every kernel of the library.")] = False,
+    library: LibraryOption = None,
+    operator: Annotated[str | None, typer.Option(metavar="PATH:NAME", help="The operator, for a kernel made from a file of yours.", show_default=False)] = None,
+    shape: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="A problem; repeatable [default: the paper's].", show_default=False)] = None,
+    model: Annotated[list[str] | None, typer.Option(metavar="NAME", help="The problems of a model, such as llama3-8b; repeatable.", show_default=False)] = None,
+    width: Annotated[list[int] | None, typer.Option(metavar="D", help="Model width of the paper's problems; repeatable [default: 2048, 4096, 8192].", show_default=False)] = None,
+    tokens: Annotated[int, typer.Option(metavar="M", help="Rows, where a shape does not say.")] = 16384,
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="bfloat16, float16 or float32.")] = "bfloat16",
+    tune: Annotated[bool, typer.Option("--tune", help="Search configurations first, and keep the fastest in the record.")] = False,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Leave the records as they are.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Measure committed kernels beside cuBLAS and torch.compile, in alternation; without a GPU, predict."""
+    from .bench import run
+    from .bench.shapes import WIDTHS
+    from .report import Reporter
+
+    request = run.Request(
+        kernels or (),
+        everything=everything,
+        library=library,
+        operator=operator,
+        shapes=shape or (),
+        models=model or (),
+        widths=width or WIDTHS,
+        tokens=tokens,
+        dtype=dtype,
+        tune=tune,
+        record=not no_record,
+    )
+    with _answering(as_json) as output, Reporter(output.console, quiet=quiet) as tell:
+        output.document, code = run.bench(request, _attentive(tell))
+    _exit(code)
 
 
 @app.command()

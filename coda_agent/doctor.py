@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from .authors.selection import ENDPOINT_VARIABLES
+from .certify import versions
 from .errors import CodaError
 from .library import locate
-from .pipeline import versions
 
 #: Seconds for the interpreter's self-test, most of it importing torch.
 _PATIENCE = 180

@@ -7,25 +7,23 @@ whatever stage is at work; stages clean up after themselves, and the library cha
 from __future__ import annotations
 
 import importlib.util
-import platform
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import __version__
 from .authors import Candidate
 from .authors.contract import signature
 from .authors.selection import Selection, select
+from .certify import check_options, user_code, versions
 from .errors import DONE, REJECTED, CandidateRefused, EnvironmentProblem, RequestError
+from .events import Event, Notice, Rejected, Verified
 from .library import SCHEMA, check_name, locate, sha256
-from .operators import Operator, OperatorError, load
+from .operators import Operator, load
 from .sandbox import Diagnostic, Epilogue, SandboxError, parse
 
 if TYPE_CHECKING:
@@ -54,22 +52,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened in a run."""
-
-
-@dataclass(frozen=True)
 class Started(Event):
     run: str
     operator: Operator
     library: Path
-
-
-@dataclass(frozen=True)
-class Notice(Event):
-    """Something the user should know that does not stop the run."""
-
-    message: str
 
 
 @dataclass(frozen=True)
@@ -102,25 +88,6 @@ class Compiled(Event):
 @dataclass(frozen=True)
 class TargetCompiled(Event):
     report: CompileReport
-
-
-@dataclass(frozen=True)
-class VerificationProgress(Event):
-    done: int
-    total: int
-    backend: str
-    max_error_ratio: float = 0.0
-
-
-@dataclass(frozen=True)
-class Verified(Event):
-    report: Report
-
-
-@dataclass(frozen=True)
-class Rejected(Event):
-    reason: str
-    counterexample: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -202,12 +169,7 @@ class _Run:
         check_name(self.operator.name)
         if request.commit:
             self.library.preflight()
-        if not request.timeout > 0:
-            raise RequestError("--timeout must be a positive number of seconds")
-        if request.examples is not None and request.examples < 1:
-            raise RequestError("--examples must be at least 1")
-        if request.seed is not None and not 0 <= request.seed < 2**31:
-            raise RequestError("--seed must be from 0 to 2147483647")
+        check_options(request.backend, request.examples, request.seed, request.timeout)
         if importlib.util.find_spec("triton") is None:
             raise EnvironmentProblem(
                 "triton is not installed, and kernels cannot be compiled without it; it comes with coda-agent on Linux"
@@ -220,17 +182,10 @@ class _Run:
                     check_target(target)
                 except TargetError as error:
                     raise RequestError(str(error)) from error
-        if request.backend == "cuda":
-            import torch
-
-            if not torch.cuda.is_available():
-                raise EnvironmentProblem(
-                    "--backend cuda needs an NVIDIA GPU that torch can see; there is none (coda-agent doctor says more)"
-                )
 
     def _write(self, selection: Selection) -> tuple[Candidate, Epilogue]:
         try:
-            with _user_code(self.operator.name):
+            with user_code(self.operator.name):
                 candidate = selection.author(self.operator)
         except CandidateRefused as error:
             raise self._reject(str(error)) from error
@@ -263,36 +218,18 @@ class _Run:
             raise self._reject(f"it does not compile for {failed[0].target}: {failed[0].error}")
 
     def _verify(self, folder: Path) -> None:
-        from verifier.gate import EXAMPLES, AnalysisError, BackendUnavailable, verify
+        from .certify import judge
 
-        backend: str = self.request.backend
-
-        def progress(event: dict[str, Any]) -> None:
-            nonlocal backend
-            backend = event.get("backend", backend)
-            if event["event"] in ("started", "progress"):
-                self.tell(
-                    VerificationProgress(
-                        event.get("done", 0), event["total"], backend, event.get("max_error_ratio", 0.0)
-                    )
-                )
-
-        try:
-            with _user_code(self.operator.name):
-                report = verify(
-                    self.operator,
-                    folder,
-                    backend=self.request.backend,
-                    examples=self.request.examples or EXAMPLES,
-                    seed=self.request.seed,
-                    timeout=self.request.timeout,
-                    on_event=progress,
-                )
-        except BackendUnavailable as error:
-            raise EnvironmentProblem(str(error)) from error
-        except AnalysisError as error:
-            raise RequestError(f"{self.operator.name} cannot be judged: {error}") from error
-        self.report = report
+        request = self.request
+        report = self.report = judge(
+            self.operator,
+            folder,
+            self.tell,
+            backend=request.backend,
+            examples=request.examples,
+            seed=request.seed,
+            timeout=request.timeout,
+        )
         if not report.passed:
             raise self._reject(report.reason or "it does not pass", report.counterexample)
         self.tell(Verified(report))
@@ -378,21 +315,10 @@ class _Run:
         return {"folder": str(self.folder) if self.folder else None, "paths": paths, "sha256": sums}
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of the tool and of what it stands on; None for what is not installed. Imports none of it."""
-    found: dict[str, str | None] = {"coda-agent": __version__, "python": platform.python_version()}
-    for package in ("torch", "triton", "numpy", "hypothesis"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
 def _operator(spec: str) -> Operator:
     """The operator that ``spec`` names, whose reference keeps its declaration."""
     try:
-        with _user_code(spec):
+        with user_code(spec):
             operator = load(spec)
             from .operators.checking import check
 
@@ -400,14 +326,3 @@ def _operator(spec: str) -> Operator:
     except ModuleNotFoundError as error:
         raise EnvironmentProblem(f"{error.name} is not installed, and references cannot run without it") from error
     return operator
-
-
-@contextmanager
-def _user_code(what: str) -> Iterator[None]:
-    """A reference is the user's code: leaving the program from within it is a mistake in it, not a wish of theirs."""
-    try:
-        yield
-    except SystemExit as error:
-        raise OperatorError(
-            f"{what}: the reference ends the program (SystemExit); it must return its outputs"
-        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from .doctor import Check
+    from .events import Event
     from .library import Entry
     from .operators.listing import Listed
-    from .pipeline import Event
 
 #: Columns of a table in a pipe, where no terminal gives a width.
 _PIPE_WIDTH = 160
@@ -129,6 +130,41 @@ class Reporter:
         self._stop()
         self._say("verified", evidence(event.report.as_dict()), "green")
 
+    def _checking(self, event: Any) -> None:
+        self._quarter = -1
+        self._say(event.kernel)
+
+    def _mutationprogress(self, event: Any) -> None:
+        if self.quiet:
+            return
+        if self.console.is_terminal:
+            self.console.print(
+                f"mutants   {event.killed} of {event.done} rejected, {event.total - event.done} to go",
+                end="\r",
+                style="dim",
+            )
+        elif event.done == event.total:
+            self._say("mutants", f"{event.done} judged")
+
+    def _mutated(self, event: Any) -> None:
+        survivors = event.report["survivors"]
+        self._say("mutants", mutation(event.report), "red" if survivors else "green")
+        for survivor in survivors:
+            self._say("", f"survives: {survivor['kind']}: {survivor['change']}", always=True)
+
+    def _benchmarked(self, event: Any) -> None:
+        self._say("", benchmark(event.row), always=True)
+
+    def _predicted(self, event: Any) -> None:
+        row = event.row
+        times = ", ".join(
+            f"{name} {gpu['fused_ms']:.3f} ms ({gpu['unfused_ms']:.3f} unfused)" for name, gpu in row["gpus"].items()
+        )
+        self._say(row["kernel"], f"{row['m']}x{row['n']}x{row['k']} at best: {times}", always=True)
+
+    def _recorded(self, event: Any) -> None:
+        self._say("recorded", "the certificate is now of a GPU" if event.upgraded else "certificate renewed", "green")
+
     def _diagnostics(self, event: Any) -> None:
         self._say("rejected", "the epilogue was refused", "red", always=True)
         lines = event.source.splitlines()
@@ -182,7 +218,10 @@ def counterexample(found: Mapping[str, Any]) -> list[str]:
         ratio = f", {_number(found['ratio'])} times the error allowed" if found.get("ratio") is not None else ""
         lines.append(f"{where} is {_number(found['got'])} but must be {_number(found['expected'])}{bound}{ratio}")
     count = f"; {found['count']} elements are wrong" if (found.get("count") or 0) > 1 else ""
-    return [*lines, f"{found.get('message')}{count}"]
+    lines.append(f"{found.get('message')}{count}")
+    if found.get("case"):
+        lines.append(f"again: coda-agent verify KERNEL --case '{json.dumps(found['case'], separators=(',', ':'))}'")
+    return lines
 
 
 def target(report: Mapping[str, Any]) -> str:
@@ -207,6 +246,28 @@ def evidence(verification: Mapping[str, Any]) -> str:
     return (
         f"{verification.get('examples')} cases on the {verification.get('backend')} backend in {_number(verification.get('duration'))} s: "
         f"worst error {_number(verification.get('max_error_ratio'))} of its bound{beside} (seed {verification.get('seed')})"
+    )
+
+
+def mutation(report: Mapping[str, Any] | None) -> str:
+    """A mutation score in a line."""
+    if not report:
+        return "mutants not tried"
+    return f"{report.get('killed')} of {report.get('total')} mutants rejected on the {report.get('backend')} backend"
+
+
+def benchmark(row: Mapping[str, Any]) -> str:
+    """One measurement in a line."""
+
+    def ratio(name: str) -> str:
+        found = row.get(name)
+        return f"{found['median']:.3f}x [{found['low']:.3f}, {found['high']:.3f}]" if found else "-"
+
+    stored = f" +{','.join(row['include'])}" if row.get("include") else ""
+    written = f", {ratio('vs_written')} as users write it" if row.get("vs_written") else ""
+    return (
+        f"{row['m']}x{row['n']}x{row['k']}{stored}: {row['ms']['kernel']:.3f} ms, "
+        f"{ratio('vs_compile')} of torch.compile{written}, {ratio('vs_gemm')} of the GEMM alone, recovered {row['recovered']}"
     )
 
 
@@ -289,6 +350,11 @@ def kernel_page(console: Console, entry: Entry, epilogue: str, note: str = "") -
         console.print(
             f"  {'passed' if found.get('passed') else 'failed'}  {name}, {found.get('examples')} cases", soft_wrap=True
         )
+    console.print(f"  {mutation(verification.get('mutation'))}", soft_wrap=True)
+    if record.get("benchmark"):
+        head("Benchmark")
+        for row in record["benchmark"]:
+            console.print(f"  {row.get('gpu')}: {benchmark(row)}", soft_wrap=True)
     head("Targets")
     for report in record.get("targets") or ():
         console.print(f"  {report.get('target'):<8}{target(report)}", soft_wrap=True)

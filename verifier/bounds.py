@@ -454,7 +454,7 @@ class Reference:
 
 def trace(function: Callable[..., Any], arguments: Sequence[Tensor]) -> fx.GraphModule:
     """The ATen graph of ``function`` on tensors like ``arguments``, without mutation. Depends on their shapes alone."""
-    key = (function, tuple((tuple(x.shape), x.dtype) for x in arguments))
+    key = (function, tuple((tuple(x.shape), x.dtype, x.device) for x in arguments))
     graph = _traced.get(key)
     if graph is None:
         while len(_traced) >= 128:
@@ -488,10 +488,11 @@ def analyse(
     """Evaluate ``operator``'s reference in fp64 and derive the error a correct fp32 kernel may have.
 
     ``a`` (M, K), ``w`` (N, K), operands by name (tensors of their extents, Python numbers for scalars), in the dtypes
-    the kernel gets. ``worst_case`` grants the accumulation K roundings instead of λ√K: for inputs whose rounding
+    the kernel gets; everything is computed on the device of ``a``. ``worst_case`` grants the accumulation K roundings instead of λ√K: for inputs whose rounding
     errors repeat instead of averaging out (all elements equal).
     """
-    a64, w64 = a.detach().cpu().double(), w.detach().cpu().double()
+    device = a.device
+    a64, w64 = a.detach().double(), w.detach().double()
     k = a64.shape[1]
     acc = a64 @ w64.T
     magnitude = a64.abs() @ w64.abs().T
@@ -503,18 +504,19 @@ def analyse(
         given = operands[operand.name]
         error = None
         if isinstance(given, Tensor):
-            value = given.detach().cpu()
+            value = given.detach()
             value = value.double() if value.is_floating_point() else value.clone()
         elif operand.element == "int":
-            value = torch.tensor(int(given))
+            value = torch.tensor(int(given), device=device)
         else:
-            value = torch.tensor(float(given), dtype=torch.float64)
+            value = torch.tensor(float(given), dtype=torch.float64, device=device)
             rounding = abs(float(value.float()) - float(given))
-            error = torch.tensor(1.01 * rounding, dtype=torch.float64) if rounding else None
+            error = torch.full_like(value, 1.01 * rounding) if rounding else None
         arguments.append(value)
         bounded.append(Bounded(value, error, error is None and _integral(value)))
 
-    with torch.no_grad():
+    # The analysis makes its constants where the tensors are.
+    with torch.no_grad(), torch.device(device):
         values = operator(acc, *arguments)
         graph = trace(operator, [acc, *arguments])
         found: list[tuple[Bounded, ...]] = []
@@ -543,7 +545,7 @@ def unfused(operator: Any, a: Tensor, w: Tensor, operands: Mapping[str, Any]) ->
     Float operands are cast to that dtype, as a user's unfused code would hold them. Where PyTorch has no kernel for
     an operation in that dtype on the CPU, the epilogue runs in fp32 on the rounded product.
     """
-    with torch.no_grad():
+    with torch.no_grad(), torch.device(a.device):
         acc = a @ w.T
 
         def arguments(dtype: torch.dtype) -> list[Tensor]:
@@ -627,6 +629,11 @@ def judge_elements(got: Tensor, reference: Tensor, error: Tensor, dtype: torch.d
     bad = ratio > 1.0
     worst = float(ratio.max())
     return worst, (_miss(bad, ratio, y, reference, bound, "beyond the element-wise bound") if bool(bad.any()) else None)
+
+
+def unjudged(reference: Tensor, error: Tensor) -> int:
+    """Elements that :func:`judge_elements` cannot judge."""
+    return int((torch.isnan(reference) | ~torch.isfinite(error) & torch.isfinite(reference)).sum())
 
 
 def judge_finite(got: Tensor, reference: Tensor, error: Tensor, dtype: torch.dtype) -> Miss | None:

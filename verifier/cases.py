@@ -191,6 +191,10 @@ class Case:
             values["window"] = tuple(values["window"])
         return cls(**values)
 
+    def pitch(self, width: int) -> int:
+        """Elements from one row of an output of ``width`` columns to the next."""
+        return {"padded": -(-width // 16) * 16 + 16, "odd": width + 3}.get(self.output_layout, width)
+
     @property
     def step(self) -> int:
         """Columns between the borders that indices favour."""
@@ -448,6 +452,61 @@ def form_case(form: Form, m: int, n: int, k: int) -> Case:
     )
 
 
+def compilations(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> list[Case]:
+    """One small case for each compilation that :func:`strategy` asks of a GPU."""
+    multiple = column_multiple(operator)
+    found = []
+    for form in forms(operator, tilings):
+        m, n, k = (lengths[1] for lengths in _form_lengths(form, multiple))
+        found.append(form_case(form, m, n, k))
+        if form.pointers:
+            pointers = replace(form.tiling, tma=False, load_tma=False, store_tma=False)
+            found.append(replace(found[-1], tiling=pointers))
+        known = [f.tiling for f in forms(operator, tilings) if f.dtype == form.dtype and f.aligned == form.aligned]
+        found += [replace(found[-1], tiling=t) for t in form.others if t not in known]
+    return found
+
+
+def revealing(operator: SignatureLike, backend: Backend, seed: int) -> list[Case]:
+    """A fixed list on which wrong kernels show, the most telling first: what mutants are judged on.
+
+    Ragged and over several tiles a program, each dtype, integers, pointers and TMA, sub-tiles, padded and odd strides,
+    a long K, relations. Few forms, since every mutant is compiled anew for each on a GPU.
+    """
+    multiple = column_multiple(operator)
+    tiled = any(is_tile(o.extent) for o in operator.operands)
+    if backend == "cuda":
+        a, b = Tiling(64, 64, 32), Tiling(64, 64, 64, subtiles=2, tma=None, load_tma=True, store_tma=True)
+        ragged = Case(m=201, n=198, k=203, tiling=a, output_layout="odd", dtype="fp32")
+        cases = [
+            ragged,
+            replace(ragged, dtype="bf16", regime="integers"),
+            replace(ragged, dtype="bf16", relation="rows"),
+            replace(ragged, regime="heavy", relation="columns"),
+            Case(m=224, n=224, k=160, tiling=b, output_layout="padded", dtype="fp16", relation="repeat"),
+            replace(ragged, dtype="bf16", regime="cancelling", k=1003),
+        ]
+    else:
+        small, wide = Tiling(16, 16, 16, group_m=2), Tiling(16, 32, 32, subtiles=2)
+        ragged = Case(m=37, n=42, k=41, tiling=small, output_layout="odd", dtype="fp32")
+        cases = [
+            ragged,
+            replace(ragged, dtype="bf16", regime="integers", k=105, n=26, output_layout="padded", relation="repeat"),
+            Case(m=35, n=70, k=65, tiling=wide, a_layout="column", w_layout="kn", output_layout="padded", dtype="bf16"),
+            Case(m=33, n=64, k=64, tiling=replace(wide, tma=None, load_tma=True, store_tma=True), dtype="fp16"),
+            replace(ragged, regime="heavy", a_layout="offset", w_layout="padded", output_layout="own", relation="columns"),
+            replace(ragged, dtype="bf16", regime="cancelling", k=209, n=22, relation="rows"),
+            replace(ragged, dtype="bf16", scale=16.0, n=58, m=21, optional=False, relation="batches"),
+            replace(ragged, dtype="fp16", m=1, n=50),
+        ]  # fmt: skip
+    return [
+        replace(
+            case, n=case.n + -case.n % multiple, tile_layout="padded" if tiled and i % 2 else "contiguous", seed=seed + i
+        )
+        for i, case in enumerate(cases)
+    ]
+
+
 # --- materialising ---------------------------------------------------------------------------------------------------
 
 
@@ -491,6 +550,10 @@ class Inputs:
             name: self.scalars[name] if name in self.scalars else self.placed["operand " + name].view
             for name in self.order
         }
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The buffers by name."""
+        return {name.removeprefix("operand "): placed.storage for name, placed in self.placed.items()}
 
     def to(self, device: str) -> Inputs:
         return replace(self, placed={name: placed.to(device) for name, placed in self.placed.items()})

@@ -6,19 +6,22 @@ import platform
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from .bounds import AnalysisError
-from .cases import Backend, Case, Signature, Tiling
-from .isolation import MEMORY, Worker, WorkerFailure
+from .cases import Backend, Case, Signature, Tiling, compilations
+from .isolation import MEMORY, Worker, WorkerFailure, compile_ahead
 from .properties import PROPERTIES, Failure, Judge, Search, plan
 
 #: Drawn cases of a verification; one more sixth is drawn from integers, and two with no rows.
 EXAMPLES = 80
+
+#: From so many examples on, what a GPU runs is compiled ahead, in parallel.
+AHEAD = 12
 
 #: Seconds one request to the worker may take: an interpreted launch, or a compilation on a GPU.
 CASE_TIMEOUT = 60.0
@@ -30,7 +33,13 @@ class BackendUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Report:
-    """What was tried and what came of it. ``reason`` is None when the kernel passed."""
+    """What was tried and what came of it. ``reason`` is None when the kernel passed.
+
+    ``percent_of_torch_error`` is the kernel's error over unfused PyTorch's, root-sum-squares over all cases;
+    ``unjudged_share`` the share of elements for which no finite bound could be derived; ``skipped`` the cases whose
+    configuration needs more than the device has. ``mutation`` is None until mutants were judged, then
+    :meth:`verifier.mutation.MutationReport.as_dict`.
+    """
 
     passed: bool
     properties: dict[str, dict[str, Any]]
@@ -46,7 +55,9 @@ class Report:
     reason: str | None = None
     operator: str = ""
     kernel_sha256: str = ""
-    tally: dict[str, int] = field(default_factory=dict, repr=False)
+    unjudged_share: float = 0.0
+    skipped: int = 0
+    mutation: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, as a certificate stores it."""
@@ -57,6 +68,9 @@ class Report:
             "examples": self.examples,
             "max_error_ratio": self.max_error_ratio,
             "percent_of_torch_error": self.percent_of_torch_error,
+            "unjudged_share": self.unjudged_share,
+            "skipped": self.skipped,
+            "mutation": self.mutation,
             "seed": self.seed,
             "backend": self.backend,
             "device": self.device,
@@ -77,6 +91,11 @@ def choose_backend(backend: str) -> Backend:
     if backend == "interpreter":
         return "interpreter"
     raise ValueError(f"unknown backend {backend!r}: auto, interpreter or cuda")
+
+
+def judging_device(backend: Backend) -> str:
+    """Where references are computed: beside the kernel, so that large cases cost little."""
+    return "cuda" if backend == "cuda" and torch.cuda.is_available() else "cpu"
 
 
 def verify(
@@ -119,8 +138,20 @@ def verify(
                 return search.smallest
         return None
 
+    ahead = compilations(operator, tilings) if chosen == "cuda" and examples >= AHEAD else []
     return _judge(
-        operator, Path(folder), chosen, seed, timeout, case_timeout, memory, shrink_seconds, on_event, total, explore
+        operator,
+        Path(folder),
+        chosen,
+        seed,
+        timeout,
+        case_timeout,
+        memory,
+        shrink_seconds,
+        on_event,
+        total,
+        explore,
+        ahead,
     )
 
 
@@ -160,15 +191,21 @@ def _judge(
     on_event: Callable[[dict[str, Any]], None] | None,
     total: int,
     explore: Callable[[Search], Failure | None],
+    ahead: Sequence[Case],
 ) -> Report:
     import hashlib
+    import tempfile
 
     import hypothesis
 
     began = time.monotonic()
     tell = on_event or (lambda event: None)
-    worker = Worker(folder, Signature.of(operator), backend=backend, timeout=min(case_timeout, timeout), memory=memory)
-    judge = Judge(operator, worker)
+    cache = tempfile.TemporaryDirectory(prefix="coda-compiled-")
+    limit = min(case_timeout, timeout)
+    worker = Worker(
+        folder, Signature.of(operator), backend=backend, timeout=limit, memory=memory, cache=cache.name
+    )
+    judge = Judge(operator, worker, device=judging_device(backend))
     tell({"event": "started", "operator": operator.name, "backend": backend, "seed": seed, "total": total})
     search = Search(
         judge,
@@ -187,11 +224,14 @@ def _judge(
     torch.set_num_threads(1)  # the other core is the worker's
     try:
         with worker:
+            if ahead:
+                compile_ahead(folder, Signature.of(operator), ahead, cache.name, limit)
             failure = explore(search)
     except WorkerFailure as error:
         raise BackendUnavailable(f"the {backend} backend cannot run here: {error.message}") from error
     finally:
         torch.set_num_threads(threads)
+        cache.cleanup()
     reason = None
     if failure is not None:
         reason = (
@@ -204,6 +244,8 @@ def _judge(
         tell({"event": "failed", "reason": reason, "line": failure.line})
     elif search.out_of_time:
         reason = f"out-of-time: {judge.tally.cases} of {total} cases within {timeout:.0f} s"
+    elif judge.tally.skipped > judge.tally.cases:
+        reason = f"out-of-resources: {judge.tally.skipped} of {judge.tally.skipped + judge.tally.cases} cases do not fit"
     tally = judge.tally
     properties = {
         name: {"passed": failure is None or failure.prop != name, "examples": tally.tried[name]} for name in PROPERTIES
@@ -226,6 +268,8 @@ def _judge(
         counterexample=failure.as_dict() if failure else None,
         reason=reason,
         operator=operator.name,
+        unjudged_share=tally.unjudged_share,
+        skipped=tally.skipped,
         kernel_sha256=hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
     )
     tell({"event": "finished", "passed": report.passed, "examples": report.examples, "duration": report.duration})

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -30,11 +30,17 @@ from .worker import HEADER, scratch
 ALLOWED = ("PATH", "LD_LIBRARY_PATH", "CC", "SYSTEMROOT", "TZ")
 ALLOWED_CUDA = (
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
     "CUDA_HOME",
     "CUDA_PATH",
     "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
     "TRITON_PTXAS_PATH",
     "TRITON_LIBCUDA_PATH",
+    # Triton builds its launcher with the C compiler.
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
 )
 
 #: Address space of an interpreting worker, bytes. torch and triton alone reserve several GiB without using them.
@@ -46,7 +52,7 @@ START_TIMEOUT = 180.0
 
 class WorkerFailure(Exception):
     """The candidate, or its process, failed. ``reason`` is stable: worker-hung, worker-crashed (signal 11),
-    out-of-memory, device-faulted, kernel-raised, worker-not-ready. ``fatal`` tells whether the worker is gone."""
+    out-of-memory, out-of-resources, device-faulted, kernel-raised, worker-not-ready. ``fatal`` tells whether the worker is gone."""
 
     def __init__(self, reason: str, message: str = "", fatal: bool = True) -> None:
         self.reason = reason
@@ -55,22 +61,21 @@ class WorkerFailure(Exception):
         super().__init__(f"{reason}: {message}" if message else reason)
 
 
-def environment(backend: Backend, home: str) -> dict[str, str]:
-    """The whole environment of a worker."""
+def environment(backend: Backend, home: str, cache: str | None = None) -> dict[str, str]:
+    """The whole environment of a worker. ``cache`` is a folder of compiled kernels to share, instead of its own."""
     names = ALLOWED + (ALLOWED_CUDA if backend == "cuda" else ())
     env = {name: os.environ[name] for name in names if name in os.environ}
-    # Where the packages under test are; everything else comes with the Python that runs.
+    # Where the packages under test are, and what they need where the parent was told by its own PYTHONPATH.
     roots = [str(Path(__file__).resolve().parent.parent)]
-    spec = importlib.util.find_spec("kernel_library")
-    roots += (
-        [str(Path(location).resolve().parent) for location in (spec.submodule_search_locations or ())] if spec else []
-    )
+    for package in ("kernel_library", "torch", "triton", "numpy"):
+        spec = importlib.util.find_spec(package)
+        roots += [str(Path(place).resolve().parent) for place in (spec.submodule_search_locations or ())] if spec else []
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(roots))
     env |= {
         "HOME": home,
         "TMPDIR": home,
         "TRITON_HOME": home,
-        "TRITON_CACHE_DIR": str(Path(home) / "triton"),
+        "TRITON_CACHE_DIR": cache or str(Path(home) / "triton"),
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
@@ -99,7 +104,9 @@ class Worker:
         backend: Backend = "interpreter",
         timeout: float = 60.0,
         memory: int = MEMORY,
+        cache: str | None = None,
     ) -> None:
+        self.cache = cache
         self.folder = folder
         self.signature = signature
         self.backend = backend
@@ -133,7 +140,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=self._home,
-            env=environment(self.backend, self._home),
+            env=environment(self.backend, self._home, self.cache),
             start_new_session=True,
         )
         assert self._process.stdout is not None
@@ -167,13 +174,24 @@ class Worker:
             self.about, _ = self._receive(START_TIMEOUT)
         except WorkerFailure as failure:
             raise WorkerFailure("worker-not-ready", failure.message or failure.reason) from failure
-        self._send({"do": "load", "folder": str(self.folder.resolve()), "signature": self.signature.as_dict()})
         try:
-            self._receive(self.timeout)
+            self._load()
         except WorkerFailure as failure:
             self.stop()
             raise WorkerFailure(failure.reason, f"while loading: {failure.message}") from failure
         self._ready = True
+
+    def _load(self) -> None:
+        self._send({"do": "load", "folder": str(self.folder.resolve()), "signature": self.signature.as_dict()})
+        self._receive(self.timeout)
+
+    def load(self, folder: Path) -> None:
+        """Switch to another candidate. A process that was lost is replaced."""
+        self.folder = folder
+        if self._process is None or not self._ready:
+            self._be_ready()
+        else:
+            self._load()
 
     # --- talking ---
 
@@ -256,3 +274,25 @@ class Worker:
         if code is not None and code < 0:
             return WorkerFailure(f"worker-crashed (signal {-code})", last)
         return WorkerFailure(f"worker-crashed (exit {code})", last)
+
+
+def compile_ahead(folder: Path, signature: Signature, cases: Sequence[Case], cache: str, timeout: float) -> None:
+    """Run ``cases`` once in several processes that share ``cache``, so that later launches find compiled kernels.
+
+    Nothing is judged: what fails here fails again, and is reported, where it is.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    jobs = max(1, min(8, (os.cpu_count() or 1) // 2, len(cases)))
+
+    def serve(share: Sequence[Case]) -> None:
+        with Worker(folder, signature, backend="cuda", timeout=timeout, cache=cache) as worker:
+            for case in share:
+                try:
+                    worker.run(case)
+                except WorkerFailure as failure:
+                    if failure.fatal:
+                        return
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(serve, [cases[job::jobs] for job in range(jobs)]))

@@ -7,8 +7,13 @@ exact_integers              on integer inputs, outputs that fp32 computes exactl
 elementwise_bound           every element within the bound that :mod:`verifier.bounds` derives
 whole_tensor_error          the Frobenius error no worse than unfused PyTorch's, up to 1.2 and the unavoidable
 pytorch_form                the kernel's plain-PyTorch form keeps the same bounds
-determinism                 the same launch twice gives the same bits
+determinism                 the same launch three times gives the same bits
 tma_and_pointer_agree       a TMA case run through pointers keeps the same bounds
+configurations_agree        so does the case in another tiling
+rows_commute                rows in another order give the same bits in that order; sums over them keep the bounds
+columns_commute             so do columns (or pairs of them), where the reference itself allows it
+batches_agree               the rows in two batches give the same bits as all at once
+edges                       one row, or as few columns as there can be, keep all of the above
 empty                       no rows: outputs of the right shapes, reductions at their neutral element
 ==========================  ==========================================================================================
 """
@@ -24,9 +29,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import bounds
+from . import bounds, relations
 from .bounds import Miss
-from .cases import MARGIN, Case, Inputs, SignatureLike, extent_shape, is_tile, materialise, strategy, torch_dtype
+from .cases import (
+    MARGIN,
+    Case,
+    Inputs,
+    SignatureLike,
+    column_multiple,
+    extent_shape,
+    is_tile,
+    materialise,
+    strategy,
+    torch_dtype,
+)
 from .isolation import Worker, WorkerFailure
 from .worker import CANARY, prefill_bits
 
@@ -36,8 +52,8 @@ PROPERTIES = (
     "elementwise_bound",
     "whole_tensor_error",
     "pytorch_form",
-    "determinism",
-    "tma_and_pointer_agree",
+    *relations.PROPERTY.values(),
+    "edges",
     "empty",
 )
 
@@ -116,18 +132,27 @@ class Tally:
 
     tried: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROPERTIES, 0))
     cases: int = 0
+    skipped: int = 0
     max_error_ratio: float = 0.0
     kernel_error: float = 0.0
     torch_error: float = 0.0
+    elements: int = 0
+    unjudged: int = 0
 
     @property
     def percent_of_torch_error(self) -> float | None:
-        """Mean relative Frobenius error over that of unfused PyTorch, in percent (normal fp16 and bf16 cases)."""
-        return 100.0 * self.kernel_error / self.torch_error if self.torch_error else None
+        """The kernel's error over unfused PyTorch's in percent: each the root of the sum, over every output of every
+        case, of the squared relative Frobenius error against fp64. Relative, so that no scale outweighs the others."""
+        return 100.0 * math.sqrt(self.kernel_error / self.torch_error) if self.torch_error else None
+
+    @property
+    def unjudged_share(self) -> float:
+        """The share of elements without a finite bound: the reference is not finite there, or its analysis ends."""
+        return self.unjudged / self.elements if self.elements else 0.0
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """All the parent knows about one case before it sees the kernel's answer."""
 
     inputs: Inputs
@@ -137,71 +162,111 @@ class _Expected:
 
 
 class Judge:
-    """Runs cases through a worker and says what fails. One per candidate."""
+    """Runs cases through a worker and says what fails. One per candidate.
 
-    def __init__(self, operator: Any, worker: Worker) -> None:
+    ``remember`` keeps what is known about a case for the next candidates, ``device`` is where references are computed.
+    """
+
+    def __init__(
+        self, operator: Any, worker: Worker, *, remember: dict[Case, Expected] | None = None, device: str = "cpu"
+    ) -> None:
         self.operator = operator
         self.signature: SignatureLike = operator
         self.worker = worker
+        self.remember = remember
+        self.device = device
         self.tally = Tally()
 
     # --- one case ---
 
-    def check(self, case: Case) -> list[Failure]:
-        """Every property that applies, on one case. Raises :class:`WorkerFailure` only where the worker is gone."""
+    def check(self, case: Case, *, first: bool = False) -> list[Failure]:
+        """Every property that applies, on one case; ``first``: only up to the first that fails.
+
+        Raises :class:`WorkerFailure` only where the worker is gone. A case whose configuration needs more registers or
+        shared memory than the device has is counted as skipped.
+        """
         tally = self.tally
-        tally.cases += 1
-        inputs = materialise(case, self.signature)
-        scalars = dict(inputs.scalars)
         try:
             self.worker.submit(case)
             # While the worker runs the kernel.
             try:
-                expected = self._expect(case, inputs)
+                expected = self.expect(case)
             finally:
                 header, raw = self.worker.result()
         except WorkerFailure as failure:
             if failure.fatal:
                 raise
-            return [
-                Failure(
-                    "contract", case, f"{failure.reason}: {failure.message}", reason=failure.reason, scalars=scalars
-                )
-            ]
-        main = "contract" if case.m else "empty"
-        tally.tried[main] += 1
+            if failure.reason == "out-of-resources":
+                tally.skipped += 1
+                return []
+            tally.cases += 1
+            message = f"{failure.reason}: {failure.message}"
+            return [Failure("contract", case, message, reason=failure.reason, scalars=self._scalars(case))]
+        tally.cases += 1
+        tally.tried["contract" if case.m else "empty"] += 1
+        tally.tried["edges"] += case.m == 1 or (case.m > 1 and case.n == column_multiple(self.signature))
+        failures = self._own(case, expected, header, raw, first)
+        if not failures and case.m:
+            failures = self._related(case, expected, raw)
+        scalars = expected.inputs.scalars
+        return [replace(failure, scalars=dict(scalars)) for failure in failures]
+
+    def _scalars(self, case: Case) -> dict[str, float | int]:
+        return dict(materialise(case, self.signature).scalars)
+
+    def _own(
+        self, case: Case, expected: Expected, header: dict[str, Any], raw: dict[str, bytes], first: bool
+    ) -> list[Failure]:
+        """What the launch itself and the PyTorch form give."""
+        failures: list[Failure] = []
+
+        def judge() -> None:
+            broken, outputs = self._contract("contract" if case.m else "empty", case, expected, header, raw)
+            failures.extend(broken)
+            if outputs is not None:
+                failures.extend(self._numbers(case, expected, outputs))
+
+        if first:
+            judge()
+            if failures:
+                return failures
         try:
             self.worker.submit(case, "pytorch")
-            failures, outputs = self._contract(main, case, expected, header, raw)
-            if outputs is not None:
-                failures += self._numbers(case, expected, outputs)
-        finally:
             try:
+                if not first:
+                    judge()
+            finally:
                 form_header, form_raw = self.worker.result()
-                form_error = None
-            except WorkerFailure as failure:
-                if failure.fatal:
-                    raise
-                form_error = failure
-        if form_error is None:
-            tally.tried["pytorch_form"] += 1
-            broken, outputs = self._contract("pytorch_form", case, expected, form_header, form_raw)
-            failures += broken
-            if outputs is not None:
-                failures += self._within("pytorch_form", case, expected, outputs)
-        elif expected.reference is not None:
-            message = f"the PyTorch form raised: {form_error.message}"
-            failures.append(Failure("pytorch_form", case, message, reason=form_error.reason))
-        if not failures and case.m:
-            failures += self._again(case, expected, raw)
-        return [replace(failure, scalars=scalars) for failure in failures]
+        except WorkerFailure as failure:
+            if failure.fatal:
+                raise
+            if expected.reference is not None:
+                message = f"the PyTorch form raised: {failure.message}"
+                failures.append(Failure("pytorch_form", case, message, reason=failure.reason))
+            return failures
+        self.tally.tried["pytorch_form"] += 1
+        broken, outputs = self._contract("pytorch_form", case, expected, form_header, form_raw)
+        failures += broken
+        if outputs is not None:
+            failures += self._within("pytorch_form", case, expected, outputs)
+        return failures
 
-    def _expect(self, case: Case, inputs: Inputs) -> _Expected:
+    def expect(self, case: Case) -> Expected:
+        """What the parent knows about a case before it sees an answer."""
+        known = self.remember.get(case) if self.remember is not None else None
+        if known is None:
+            known = self._expect(case, materialise(case, self.signature))
+            if self.remember is not None:
+                self.remember[case] = known
+        return known
+
+    def _expect(self, case: Case, inputs: Inputs) -> Expected:
         digest = inputs.digest()
-        operands = inputs.operands
         if case.m == 0:
-            return _Expected(inputs, digest, None, {})
-        reference = bounds.analyse(self.operator, inputs.a, inputs.w, operands, worst_case=case.regime == "equal")
+            return Expected(inputs, digest, None, {})
+        placed = inputs.to(self.device)
+        a, w, operands = placed.a, placed.w, placed.operands
+        reference = bounds.analyse(self.operator, a, w, operands, worst_case=case.regime == "equal")
         for output in self.operator.outputs:
             shape = extent_shape(output.extent, case.m, case.n)
             if reference.values[output.name].shape != shape:
@@ -209,7 +274,7 @@ class Judge:
                 raise bounds.AnalysisError(
                     f"the reference's {output.name} has shape {found}; its annotation {output.extent} means {shape}"
                 )
-        return _Expected(inputs, digest, reference, bounds.unfused(self.operator, inputs.a, inputs.w, operands))
+        return Expected(inputs, digest, reference, bounds.unfused(self.operator, a, w, operands))
 
     def _wanted(self, case: Case) -> list[Any]:
         return [o for o in self.operator.outputs if case.optional or not o.optional]
@@ -221,7 +286,7 @@ class Judge:
     # --- contract ---
 
     def _contract(
-        self, name: str, case: Case, expected: _Expected, header: dict[str, Any], raw: dict[str, bytes]
+        self, name: str, case: Case, expected: Expected, header: dict[str, Any], raw: dict[str, bytes]
     ) -> tuple[list[Failure], dict[str, Tensor] | None]:
         """Failures of the contract, and the outputs by name where their shapes and dtypes are right."""
 
@@ -248,19 +313,18 @@ class Judge:
                 continue
             if self.worker.backend == "interpreter" and entry["device"] != "cpu":
                 failures.append(fail(f"is on {entry['device']}, must be where the inputs are", output.name))
-            flat = (
-                torch.frombuffer(bytearray(raw[output.name]), dtype=dtype)
-                if raw[output.name]
-                else torch.empty(0, dtype=dtype)
-            )
+            flat = _tensor(raw[output.name], dtype)
+            if name != "pytorch_form" and entry["shares"]:
+                failures.append(fail(f"shares its memory with {entry['shares']}", output.name))
+                continue
             if not entry["guarded"]:
-                outputs[output.name] = flat.reshape(shape)
+                outputs[output.name] = flat.reshape(shape).to(self.device)
                 continue
             if not entry["in_place"]:
                 failures.append(fail("was not returned in the buffer given by out=", output.name))
             pitch = int(entry["pitch"])
             value = flat.as_strided(shape, (pitch, 1), MARGIN)
-            outputs[output.name] = value
+            outputs[output.name] = value.to(self.device)
             failures += self._guards(fail, output.name, flat, value, shape, pitch, case)
         if header["digest"] != expected.digest:
             failures.append(fail("an input was changed"))
@@ -304,7 +368,8 @@ class Judge:
         stale = flat.view(integers).as_strided(shape, (pitch, 1), MARGIN) == bits
         if bool(stale.any()):
             row, column = (int(i) for i in stale.nonzero()[0])
-            return [fail("some elements were never written", name, index=(row, column), count=int(stale.sum()))]
+            message = "some elements were never written, or come from memory that was not"
+            return [fail(message, name, index=(row, column), count=int(stale.sum()))]
         return []
 
     @staticmethod
@@ -333,7 +398,7 @@ class Judge:
             name, case, miss.message, output, miss.index, miss.got, miss.expected, miss.bound, miss.ratio, miss.count
         )
 
-    def _numbers(self, case: Case, expected: _Expected, outputs: dict[str, Tensor]) -> list[Failure]:
+    def _numbers(self, case: Case, expected: Expected, outputs: dict[str, Tensor]) -> list[Failure]:
         assert expected.reference is not None
         reference, tally = expected.reference, self.tally
         tally.tried["elementwise_bound"] += 1
@@ -349,6 +414,8 @@ class Judge:
                 if miss:
                     failures.append(self._missed("exact_integers", case, name, miss))
             ratio, miss = bounds.judge_elements(got, truth, reference.error[name], dtype)
+            tally.elements += truth.numel()
+            tally.unjudged += bounds.unjudged(truth, reference.error[name])
             if math.isfinite(ratio):
                 tally.max_error_ratio = max(tally.max_error_ratio, ratio)
             if miss:
@@ -356,9 +423,8 @@ class Judge:
             norms = bounds.whole_tensor(got, expected.baseline[name], truth, reference.typical[name], dtype)
             if norms is None:
                 continue
-            if case.regime == "normal" and case.dtype != "fp32":
-                tally.kernel_error += norms.kernel
-                tally.torch_error += norms.torch
+            tally.kernel_error += norms.kernel**2
+            tally.torch_error += norms.torch**2
             if not norms.passed:
                 message = (
                     f"relative Frobenius error {norms.kernel:.3g}; unfused PyTorch has {norms.torch:.3g}, "
@@ -370,12 +436,19 @@ class Judge:
         tally.tried["exact_integers"] += exact
         return failures
 
-    def _within(self, name: str, case: Case, expected: _Expected, outputs: dict[str, Tensor]) -> list[Failure]:
+    def _within(
+        self,
+        name: str,
+        case: Case,
+        expected: Expected,
+        outputs: dict[str, Tensor],
+        only: Sequence[Any] | None = None,
+    ) -> list[Failure]:
         """The element-wise and exact bounds, attributed to ``name``."""
         assert expected.reference is not None
         reference = expected.reference
         failures = []
-        for output in self._wanted(case):
+        for output in self._wanted(case) if only is None else only:
             got, dtype = outputs[output.name], self.dtype(case, output)
             truth = reference.values[output.name]
             _, miss = bounds.judge_elements(got, truth, reference.error[output.name], dtype)
@@ -385,37 +458,103 @@ class Judge:
                 failures.append(self._missed(name, case, output.name, miss))
         return failures
 
-    def _again(self, case: Case, expected: _Expected, raw: dict[str, bytes]) -> list[Failure]:
-        """A second launch of the same case, and a launch of its pointer form."""
-        failures: list[Failure] = []
-        for wanted, name, other in (
-            (case.repeat, "determinism", case),
-            (
-                case.twin,
-                "tma_and_pointer_agree",
-                replace(case, tiling=replace(case.tiling, tma=False, load_tma=False, store_tma=False)),
-            ),
-        ):
-            if not wanted:
-                continue
-            self.tally.tried[name] += 1
+    def _related(self, case: Case, expected: Expected, raw: dict[str, bytes]) -> list[Failure]:
+        """The launches of the case's relation, and how they agree with its own."""
+        if not case.relation:
+            return []
+        assert expected.reference is not None
+        name, reference = relations.PROPERTY[case.relation], expected.reference
+        rearranging = case.relation in ("rows", "columns", "batches")
+        parts: dict[str, list[Tensor]] = {}
+        for other in relations.launches(case):
+            moved = relations.Rearranged(other)
+            known = expected
+            if rearranging:
+                if not relations.commutes(self.operator, expected.inputs, reference.values, moved):
+                    return []
+                known = self._moved(expected, moved)
             try:
-                header, second = self.worker.run(other)
+                header, again = self.worker.run(other)
             except WorkerFailure as failure:
                 if failure.fatal:
                     raise
-                failures.append(Failure(name, case, f"{failure.reason}: {failure.message}", reason=failure.reason))
-                continue
-            broken, outputs = self._contract(name, other, expected, header, second)
-            failures += [replace(f, case=case) for f in broken]
+                if failure.reason == "out-of-resources":
+                    return []
+                return [Failure(name, case, f"{failure.reason}: {failure.message}", reason=failure.reason)]
+            failures, outputs = self._contract(name, other, known, header, again)
             if outputs is None:
+                return [replace(f, case=case) for f in failures]
+            if case.relation == "repeat":
+                differ = [key for key in raw if raw[key] != again[key]]
+                if differ:
+                    failures = [Failure(name, case, "launches on the same inputs gave different bits", differ[0])]
+            else:
+                whole = [o for o in self._wanted(other) if not moved.partial(o)]
+                failures = self._within(name, other, known, outputs, whole)
+                if rearranging and not failures:
+                    failures = self._same_bits(name, case, raw, outputs, moved, whole)
+                for output in self._wanted(other):
+                    if moved.partial(output):
+                        parts.setdefault(output.name, []).append(outputs[output.name])
+            if failures:
+                return [replace(f, case=case) for f in failures]
+        self.tally.tried[name] += 1
+        for output in self._wanted(case):
+            if output.name in parts:
+                got = relations.combine(parts[output.name], output.reduction)
+                truth, error = reference.values[output.name], reference.error[output.name]
+                _, miss = bounds.judge_elements(got, truth, error, self.dtype(case, output))
+                if miss:
+                    return [self._missed(name, case, output.name, miss)]
+        return []
+
+    def _moved(self, expected: Expected, moved: relations.Rearranged) -> Expected:
+        """What is known about a launch on rearranged inputs."""
+        assert expected.reference is not None
+        reference = expected.reference
+        extents = {o.name: o.extent for o in self.operator.outputs}
+
+        def each(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {key: moved(value, extents[key]) for key, value in values.items()}
+
+        inputs = materialise(moved.case, self.signature)
+        there = replace(reference, values=each(reference.values), error=each(reference.error))
+        if moved.case.window is not None:
+            # Of a reduction over the rows, only a batch's part comes: nothing is known about that alone.
+            for output in self.operator.outputs:
+                if moved.partial(output):
+                    there.error[output.name] = torch.full_like(there.error[output.name], math.inf)
+        return Expected(inputs, inputs.digest(), there, {})
+
+    def _same_bits(
+        self,
+        name: str,
+        case: Case,
+        raw: dict[str, bytes],
+        outputs: dict[str, Tensor],
+        moved: relations.Rearranged,
+        whole: Sequence[Any],
+    ) -> list[Failure]:
+        for output in whole:
+            if not moved.bitwise(output):
                 continue
-            if name == "tma_and_pointer_agree":
-                failures += [replace(f, case=case) for f in self._within(name, other, expected, outputs)]
-            elif second != raw:
-                differ = next(key for key in raw if raw[key] != second[key])
-                failures.append(Failure(name, case, "two launches on the same inputs gave different bits", differ))
-        return failures
+            shape, dtype = extent_shape(output.extent, case.m, case.n), self.dtype(case, output)
+            first = _tensor(raw[output.name], dtype)
+            if is_tile(output.extent) and case.output_layout != "own":
+                first = first.as_strided(shape, (case.pitch(shape[1]), 1), MARGIN)
+            first, second = moved(first.reshape(shape), output.extent), outputs[output.name].cpu()
+            differ = (first != second) & ~(first.isnan() & second.isnan())
+            if bool(differ.any()):
+                index = tuple(int(i) for i in differ.nonzero()[0])
+                got, expected = float(second[index]), float(first[index])
+                message = "rearranged inputs gave other bits than those of the first launch"
+                count = int(differ.sum())
+                return [Failure(name, case, message, output.name, index, got, expected, count=count)]
+        return []
+
+
+def _tensor(raw: bytes, dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
 
 
 # --- searching -------------------------------------------------------------------------------------------------------
@@ -528,4 +667,28 @@ def plan(operator: Any, backend: Any, examples: int, tilings: Sequence[Any] | No
     ]
 
 
-__all__ = ["PROPERTIES", "Failure", "Judge", "Search", "Tally", "is_tile", "plan"]
+def draw(strategies: Sequence[tuple[Any, int]], seed: int) -> list[Case]:
+    """Cases drawn without running anything, always the same for a seed."""
+    import hypothesis
+    from hypothesis import HealthCheck, Phase
+
+    drawn: list[Case] = []
+    for offset, (cases, count) in enumerate(strategies):
+
+        @hypothesis.seed(seed + offset)
+        @hypothesis.settings(
+            max_examples=count,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
+        @hypothesis.given(cases)
+        def collect(case: Case) -> None:
+            drawn.append(case)
+
+        collect()
+    return list(dict.fromkeys(drawn))
+
+
+__all__ = ["PROPERTIES", "Failure", "Judge", "Search", "Tally", "draw", "is_tile", "plan"]

@@ -101,8 +101,9 @@ class Candidate:
             if not is_tile(output.extent) or output.name not in self._wanted(case):
                 continue
             m, n = extent_shape(output.extent, case.m, case.n)
-            pitch = {"given": n, "padded": -(-n // 16) * 16 + 16, "odd": n + 3}[case.output_layout]
-            total = MARGIN + m * pitch + MARGIN
+            pitch = case.pitch(n)
+            # A whole row behind the last one: a store that forgets its mask must not reach memory of others.
+            total = MARGIN + (m + 1) * pitch + MARGIN
             buffer = torch.full((total * dtype.itemsize,), CANARY, dtype=torch.uint8).view(dtype).to(self.device)
             view = buffer.as_strided((m, n), (pitch, 1), MARGIN)
             buffer.view(bits).as_strided((m, n), (pitch, 1), MARGIN).fill_(prefill_bits(case.dtype))
@@ -129,10 +130,15 @@ class Candidate:
             import torch
 
             torch.cuda.synchronize()
+        owners = {t.untyped_storage().data_ptr(): f"input {n}" for n, t in inputs.tensors().items()}
         entries: list[dict[str, Any]] = []
         payload: list[bytes] = []
         for name, result in dict(results).items():
             entry, raw = describe(str(name), result)
+            if raw:
+                address = result.untyped_storage().data_ptr()
+                entry["shares"] = owners.get(address, "")
+                owners[address] = str(name)
             if name in out:
                 buffer, view = out[name]
                 entry["in_place"] = result.data_ptr() == view.data_ptr() and result.stride() == view.stride()
@@ -157,10 +163,23 @@ def describe(name: str, result: Any) -> tuple[dict[str, Any], bytes]:
     import torch
 
     if not isinstance(result, torch.Tensor):
-        return {"name": name, "dtype": type(result).__name__, "shape": [], "device": "", "guarded": False}, b""
+        return {"name": name, "dtype": type(result).__name__, "shape": [], "device": "", "guarded": False, "shares": ""}, b""
     dtype = str(result.dtype).removeprefix("torch.")
-    entry = {"name": name, "dtype": dtype, "shape": list(result.shape), "device": result.device.type, "guarded": False}
-    return entry, raw_bytes(result)
+    entry: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(result.shape), "device": result.device.type}
+    return {**entry, "guarded": False, "shares": ""}, raw_bytes(result)
+
+
+#: What CUDA, torch and Triton say of a launch that faulted.
+_DEVICE_FAULTS = (
+    "CUDA error",
+    "illegal memory access",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "illegal instruction",
+    "launch timed out",
+    "invalid program counter",
+)
 
 
 def _blame(error: BaseException) -> dict[str, Any]:
@@ -184,8 +203,13 @@ def _blame(error: BaseException) -> dict[str, Any]:
     elif str(root) and str(root) not in text:
         text += f" (from {type(root).__name__}: {root})"
     # After a device fault every later call fails too: the process is of no further use.
-    faulted = any("CUDA error" in str(c) or "an illegal memory access" in str(c) for c in causes)
-    kind = "device-faulted" if faulted else "out-of-memory" if out_of_memory else "kernel-raised"
+    said = " ".join(f"{type(c).__name__}: {c}" for c in causes)
+    if not out_of_memory and any(sign in said for sign in _DEVICE_FAULTS):
+        kind = "device-faulted"
+    elif "OutOfResources" in said:
+        kind = "out-of-resources"
+    else:
+        kind = "out-of-memory" if out_of_memory else "kernel-raised"
     return {"error": kind, "message": text[:2000]}
 
 
@@ -261,6 +285,7 @@ def main() -> None:
             return
         try:
             if request["do"] == "load":
+                candidate = None
                 candidate = Candidate(Path(request["folder"]), Signature.from_dict(request["signature"]), device)
                 answer({"loaded": True})
             else:

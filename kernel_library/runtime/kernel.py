@@ -17,6 +17,7 @@ from torch import Tensor
 from .config import Config, default_config
 from .launch import COLUMNS, Plan, facts, shape_of, tf32_allowed
 from .spec import Operand, Output, Scalar
+from .tuned import lookup
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -37,8 +38,11 @@ class Kernel:
         operands: Sequence[Operand],
         outputs: Sequence[Output],
         pairs: bool = False,
+        file: str = "",
     ) -> None:
         self.name = name
+        #: The folder of kernel.py, whose record.json may hold tuned configurations.
+        self.folder = Path(file).parent if file else None
         self.gemm = gemm
         self.torch_epilogue = torch_epilogue
         self.operands = tuple(operands)
@@ -219,7 +223,8 @@ class Kernel:
                 raise TypeError(f"{self.name}: {spec.name} must be bfloat16, float16 or float32; got {value.dtype}")
         return m, n, k
 
-    def _selected(self, include: Collection[str] | None) -> list[Output]:
+    def selected(self, include: Collection[str] | None) -> list[Output]:
+        """The outputs a call stores: those that are always, and the optional ones in ``include`` (None: all)."""
         unknown = set(include or ()) - self.optional
         if unknown:
             raise ValueError(
@@ -246,7 +251,7 @@ class Kernel:
             .to(torch.float32 if o.reduction else a.dtype)
             .expand(shape_of(o.extent, m, n))
             .contiguous()
-            for o in self._selected(include)
+            for o in self.selected(include)
         }
 
     def run(
@@ -295,11 +300,11 @@ class Kernel:
         plan = self._plans.get(key)
         if plan is None:
             m, n, _ = self._check(a, w, operands)
-            selected = self._selected(include)
+            selected = self.selected(include)
             for output in selected:
                 if output.name in out:
                     self._check_out(output, out[output.name], a, m, n)
-            plan = Plan(self, a, w, operands, config or self.default_config(a, m, n), selected, out)
+            plan = Plan(self, a, w, operands, config or self.default_config(a, w, selected), selected, out)
             self._plans[key] = plan
         return plan.execute(a, w, operands, out)
 
@@ -315,21 +320,26 @@ class Kernel:
             )
         return given
 
-    def default_config(self, a: Tensor, m: int, n: int) -> Config:
-        """The configuration used where none is given."""
-
-        if a.is_cuda:
-            properties = torch.cuda.get_device_properties(a.device)
-            hopper = torch.version.hip is None and properties.major >= 9
-            return default_config(
-                m,
-                n,
-                a.element_size(),
-                multiprocessors=properties.multi_processor_count,
-                hopper=hopper,
-                extra_tiles=self.extra_tiles,
-            )
-        return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
+    def default_config(self, a: Tensor, w: Tensor, selected: Sequence[Output] | None = None) -> Config:
+        """The configuration used where none is given: a tuned one from the record, else one chosen by shape."""
+        if not a.is_cuda:
+            return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
+        (m, k), n = a.shape, w.shape[0]
+        properties = torch.cuda.get_device_properties(a.device)
+        if self.folder is not None:
+            include = [o.name for o in (self.outputs if selected is None else selected) if o.optional]
+            dtype = str(a.dtype).removeprefix("torch.")
+            found = lookup(self.folder, properties.name, dtype, include, m, n, k)
+            if found is not None:
+                return found
+        return default_config(
+            m,
+            n,
+            a.element_size(),
+            multiprocessors=properties.multi_processor_count,
+            hopper=torch.version.hip is None and properties.major >= 9,
+            extra_tiles=self.extra_tiles,
+        )
 
 
 def _widened(value: Tensor | Scalar, device: torch.device) -> Tensor:

@@ -70,7 +70,12 @@ def run(cases: list[Case], folder: Path) -> dict[str, list[str]]:
     (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, __file__, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, __file__, str(folder)],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     results: dict[str, list[str]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -131,7 +136,9 @@ def _launch(kernel: Any, case: dict[str, Any], launch: dict[str, Any]) -> list[s
     config = Config(**{"block_m": 32, "block_n": 32, "block_k": 32, "num_warps": 4, **launch["config"]})
     got = kernel.run(a, w, operands, config=config, out=out)
     plain = kernel.evaluate(a, w, operands)
-    exact = {name: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for name, v in operands.items()}
+    exact = {
+        name: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for name, v in operands.items()
+    }
     expected = evaluate(epilogue, a.double() @ w.double().T, exact)
     tolerance = 2e-5 if dtype == torch.float32 else 4e-3
     problems = []
@@ -146,7 +153,9 @@ def _launch(kernel: Any, case: dict[str, Any], launch: dict[str, Any]) -> list[s
             unequal &= ~((have - want).abs() <= tolerance * scale)
             if unequal.any():
                 index = tuple(unequal.nonzero()[0].tolist())
-                problems.append(f"{form}: {name}{list(index)} is {have[index].item():.6g}, not {want[index].item():.6g}")
+                problems.append(
+                    f"{form}: {name}{list(index)} is {have[index].item():.6g}, not {want[index].item():.6g}"
+                )
     return problems
 
 

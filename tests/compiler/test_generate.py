@@ -34,7 +34,12 @@ def _source(operands: dict[str, tuple[str, str]], *lines: str) -> str:
 # --- Cases that are launched: each becomes a kernel, all in one interpreter process ----------------------------------
 
 FLOAT = "float"
-TILE, SUM, LSE, MAX = ("Tile", None, False), ("ColVector", "sum", False), ("ColVector", "logsumexp", False), ("ColVector", "max", False)
+TILE, SUM, LSE, MAX = (
+    ("Tile", None, False),
+    ("ColVector", "sum", False),
+    ("ColVector", "logsumexp", False),
+    ("ColVector", "max", False),
+)
 DOWN, DOWN_MAX = ("RowVector", "sum", False), ("RowVector", "max", False)
 CASES: dict[str, Case] = {}
 
@@ -63,7 +68,13 @@ def _add(case: Case) -> None:
     CASES[case.id] = case
 
 
-def _case(id: str, lines: tuple[str, ...], operands: dict[str, tuple[str, str]] | None = None, outputs: dict | None = None, **more: object) -> None:
+def _case(
+    id: str,
+    lines: tuple[str, ...],
+    operands: dict[str, tuple[str, str]] | None = None,
+    outputs: dict | None = None,
+    **more: object,
+) -> None:
     _add(Case(id, _source(operands or {}, *lines), operands or {}, outputs or {"y": TILE}, **more))  # type: ignore[arg-type]
 
 
@@ -82,18 +93,119 @@ for _name, _text in EPILOGUES.items():
     )
 
 # Names, a few to a kernel, used in every way that the text spells out.
-_LOCALS = (
-    "row rows col cols half_cols pair_cols tl triton torch ops tile kernel z_ptr y_ptr s_partial b_ptr b_stride c_value y_stride "
-    "s_acc e_max e_sum s_ptr shared shared_2 x a w acc_ left right store_tile load_operand store_partial split_columns "
-    "tile_coordinates finish_logsumexp update_logsumexp infinity min max range print float int len type match target name"
-).split()
-_OPERANDS = (
-    "M N K A W F M_ptr torch ops tl triton tile kernel row cols a w b_ptr gelu exp cos include Tensor Any Kernel INFINITY "
-    "float int print TMA BLOCK_M s_acc z_ptr acc_ rows partial"
-).split()
-_OUTPUTS = "x M N K w c A F gelu tl torch ops kernel rows y_acc shared print Tensor float".split()
+_LOCALS = [
+    "row",
+    "rows",
+    "col",
+    "cols",
+    "half_cols",
+    "pair_cols",
+    "tl",
+    "triton",
+    "torch",
+    "ops",
+    "tile",
+    "kernel",
+    "z_ptr",
+    "y_ptr",
+    "s_partial",
+    "b_ptr",
+    "b_stride",
+    "c_value",
+    "y_stride",
+    "s_acc",
+    "e_max",
+    "e_sum",
+    "s_ptr",
+    "shared",
+    "shared_2",
+    "x",
+    "a",
+    "w",
+    "acc_",
+    "left",
+    "right",
+    "store_tile",
+    "load_operand",
+    "store_partial",
+    "split_columns",
+    "tile_coordinates",
+    "finish_logsumexp",
+    "update_logsumexp",
+    "infinity",
+    "min",
+    "max",
+    "range",
+    "print",
+    "float",
+    "int",
+    "len",
+    "type",
+    "match",
+    "target",
+    "name",
+]
+_OPERANDS = [
+    "M",
+    "N",
+    "K",
+    "A",
+    "W",
+    "F",
+    "M_ptr",
+    "torch",
+    "ops",
+    "tl",
+    "triton",
+    "tile",
+    "kernel",
+    "row",
+    "cols",
+    "a",
+    "w",
+    "b_ptr",
+    "gelu",
+    "exp",
+    "cos",
+    "include",
+    "Tensor",
+    "Any",
+    "Kernel",
+    "INFINITY",
+    "float",
+    "int",
+    "print",
+    "TMA",
+    "BLOCK_M",
+    "s_acc",
+    "z_ptr",
+    "acc_",
+    "rows",
+    "partial",
+]
+_OUTPUTS = [
+    "x",
+    "M",
+    "N",
+    "K",
+    "w",
+    "c",
+    "A",
+    "F",
+    "gelu",
+    "tl",
+    "torch",
+    "ops",
+    "kernel",
+    "rows",
+    "y_acc",
+    "shared",
+    "print",
+    "Tensor",
+    "float",
+]
 #: Operators may be called like a primitive, though the file then has two things of that name.
-_FUNCTIONS = "gelu silu maximum tanh even_odd load_row x tile print".split()
+_FUNCTIONS = ["gelu", "silu", "maximum", "tanh", "even_odd", "load_row", "x", "tile", "print"]
 _WITH = {"b": ("RowVector", FLOAT), "c": ("Scalar", FLOAT)}
 _THREE = {"y": TILE, "s": ("ColVector", "sum", True), "e": LSE, "z": ("Tile", None, True)}
 
@@ -153,7 +265,13 @@ for _name in _FUNCTIONS:
     )
 
 # Values of every extent where the text expects a tile.
-_V = {"r": ("ColVector", FLOAT), "b": ("RowVector", FLOAT), "t": ("ColVector", "int"), "cap": ("Scalar", FLOAT), "n": ("Scalar", "int")}
+_V = {
+    "r": ("ColVector", FLOAT),
+    "b": ("RowVector", FLOAT),
+    "t": ("ColVector", "int"),
+    "cap": ("Scalar", FLOAT),
+    "n": ("Scalar", "int"),
+}
 
 
 def _used(text: str) -> dict[str, tuple[str, str]]:
@@ -170,23 +288,116 @@ for _text in (
         "acc + (col_index() + 3) // 2 * (row_index() % 5)", "acc * tanh(load_scalar(n))",
 ):  # fmt: skip
     _case(f"value: {_text}", (f"store(y, {_text})",), _used(_text))
-for _text in ("acc, 0.0", "1.5, acc", "load_scalar(cap), acc", "load_col(r), acc", "load_row(b), acc", "load_row(b), load_row(b)", "load_row(b), 1.0", "acc, -acc"):
+for _text in (
+    "acc, 0.0",
+    "1.5, acc",
+    "load_scalar(cap), acc",
+    "load_col(r), acc",
+    "load_row(b), acc",
+    "load_row(b), load_row(b)",
+    "load_row(b), 1.0",
+    "acc, -acc",
+):
     _case(f"interleave: {_text}", (f"store(y, interleave({_text}))",), _used(_text), {"y": ("PairTile", None, False)})
 
-_EDGES = (Launch(40, 34, 20), Launch(33, 70, 20, config={"block_n": 64, "subtiles": 4}), Launch(31, 16, 8, indices=(-5, 40)))
-_case("row reductions", ("inside = where(col_index() < num_cols(), acc + 3, -inf)", "store(m, running_max(inside))", "store(e, online_logsumexp(inside))", "store(s, row_sum(acc))"), None, {"m": MAX, "e": LSE, "s": SUM}, launches=_EDGES)
-_case("column reductions", ("inside = row_index() < num_rows()", "store(m, col_max(where(inside, acc - 9, -inf)))", "store(s, col_sum(where(inside, exp(acc * 0.1), 0.0)))"), None, {"m": DOWN_MAX, "s": DOWN}, launches=_EDGES)
-_case("half-wide reductions", ("a, b = even_odd(acc)", "store(s, row_sum(a * b))", "store(q, pick(a, load_col(t)))"), {"t": _V["t"]}, {"s": SUM, "q": SUM}, launches=_EDGES)
-_case("pair-wide reductions", ("x = interleave(acc, 2 * acc)", "store(s, row_sum(x))", "store(q, pick(x, load_col(t)))"), {"t": _V["t"]}, {"s": SUM, "q": SUM}, launches=_EDGES)
-_case("pick out of range", ("store(s, pick(exp(acc), load_col(t)))",), {"t": _V["t"]}, {"s": SUM}, launches=(Launch(indices=(-5, 5)), *_EDGES))
-_case("pick an expression", ("store(s, pick(acc, load_col(t) + 1))",), {"t": _V["t"]}, {"s": SUM}, launches=(Launch(indices=(-5, 5)),))
-_case("one reduction, two outputs", ("total = row_sum(acc)", "store(s, total)", "store(q, total)"), None, {"s": SUM, "q": ("ColVector", "sum", True)})
-_case("infinite logits", ("x = where(col_index() > row_index(), acc, -inf)", "store(e, online_logsumexp(where(col_index() < num_cols(), x, -inf)))"), None, {"e": LSE}, launches=(Launch(50, 34, 20), Launch(50, 34, 20, config={"subtiles": 4})))
-_case("an output that ignores acc", ("store(y, load_row(b) * 2)", "store(z, acc)"), {"b": _V["b"]}, {"y": TILE, "z": TILE})
+_EDGES = (
+    Launch(40, 34, 20),
+    Launch(33, 70, 20, config={"block_n": 64, "subtiles": 4}),
+    Launch(31, 16, 8, indices=(-5, 40)),
+)
+_case(
+    "row reductions",
+    (
+        "inside = where(col_index() < num_cols(), acc + 3, -inf)",
+        "store(m, running_max(inside))",
+        "store(e, online_logsumexp(inside))",
+        "store(s, row_sum(acc))",
+    ),
+    None,
+    {"m": MAX, "e": LSE, "s": SUM},
+    launches=_EDGES,
+)
+_case(
+    "column reductions",
+    (
+        "inside = row_index() < num_rows()",
+        "store(m, col_max(where(inside, acc - 9, -inf)))",
+        "store(s, col_sum(where(inside, exp(acc * 0.1), 0.0)))",
+    ),
+    None,
+    {"m": DOWN_MAX, "s": DOWN},
+    launches=_EDGES,
+)
+_case(
+    "half-wide reductions",
+    ("a, b = even_odd(acc)", "store(s, row_sum(a * b))", "store(q, pick(a, load_col(t)))"),
+    {"t": _V["t"]},
+    {"s": SUM, "q": SUM},
+    launches=_EDGES,
+)
+_case(
+    "pair-wide reductions",
+    ("x = interleave(acc, 2 * acc)", "store(s, row_sum(x))", "store(q, pick(x, load_col(t)))"),
+    {"t": _V["t"]},
+    {"s": SUM, "q": SUM},
+    launches=_EDGES,
+)
+_case(
+    "pick out of range",
+    ("store(s, pick(exp(acc), load_col(t)))",),
+    {"t": _V["t"]},
+    {"s": SUM},
+    launches=(Launch(indices=(-5, 5)), *_EDGES),
+)
+_case(
+    "pick an expression",
+    ("store(s, pick(acc, load_col(t) + 1))",),
+    {"t": _V["t"]},
+    {"s": SUM},
+    launches=(Launch(indices=(-5, 5)),),
+)
+_case(
+    "one reduction, two outputs",
+    ("total = row_sum(acc)", "store(s, total)", "store(q, total)"),
+    None,
+    {"s": SUM, "q": ("ColVector", "sum", True)},
+)
+_case(
+    "infinite logits",
+    (
+        "x = where(col_index() > row_index(), acc, -inf)",
+        "store(e, online_logsumexp(where(col_index() < num_cols(), x, -inf)))",
+    ),
+    None,
+    {"e": LSE},
+    launches=(Launch(50, 34, 20), Launch(50, 34, 20, config={"subtiles": 4})),
+)
+_case(
+    "an output that ignores acc", ("store(y, load_row(b) * 2)", "store(z, acc)"), {"b": _V["b"]}, {"y": TILE, "z": TILE}
+)
 _case("operands that are not read", ("q = load_row(b)", "store(y, acc)"), _V)
-_case("a long expression", (f"x = silu(acc) * minimum(acc, {' + '.join(['exp(acc) * 0.123456'] * 6)}) * (acc + 1.0)", "store(y, x + (" + " + ".join(["acc * 0.123456"] * 9) + ") * (acc + minimum(acc, 2.0)))"))
-_case("names reused", ("x = acc", "x_2 = x + 1", "x = x * 2", "x = x + x_2", "y = x", "y = y * y", "store(y, y - x)", "store(z, x)"), None, {"y": TILE, "z": TILE})
-_case("pairs swapped", ("a, b = even_odd(acc)", "b, a = even_odd(interleave(b, a))", "a, c = even_odd(interleave(b, a))", "store(y, interleave(c, c * 2))"))
+_case(
+    "a long expression",
+    (
+        f"x = silu(acc) * minimum(acc, {' + '.join(['exp(acc) * 0.123456'] * 6)}) * (acc + 1.0)",
+        "store(y, x + (" + " + ".join(["acc * 0.123456"] * 9) + ") * (acc + minimum(acc, 2.0)))",
+    ),
+)
+_case(
+    "names reused",
+    ("x = acc", "x_2 = x + 1", "x = x * 2", "x = x + x_2", "y = x", "y = y * y", "store(y, y - x)", "store(z, x)"),
+    None,
+    {"y": TILE, "z": TILE},
+)
+_case(
+    "pairs swapped",
+    (
+        "a, b = even_odd(acc)",
+        "b, a = even_odd(interleave(b, a))",
+        "a, c = even_odd(interleave(b, a))",
+        "store(y, interleave(c, c * 2))",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -215,13 +426,27 @@ def test_text_is_plain_python_of_moderate_width(name: str) -> None:
     assert modules <= {"torch", "torch.nn.functional", "triton", "triton.language", "runtime", "runtime.tile", "typing"}
     names = [alias.asname or alias.name for node in imports for alias in node.names]
     assert len(names) == len(set(names))
-    assert [node.name for node in tree.body if isinstance(node, ast.FunctionDef)][:4] == ["_epilogue", "_subtiles", "_gemm", "_torch_epilogue"]
+    assert [node.name for node in tree.body if isinstance(node, ast.FunctionDef)][:4] == [
+        "_epilogue",
+        "_subtiles",
+        "_gemm",
+        "_torch_epilogue",
+    ]
 
 
 def test_text_is_clean_to_ruff(tmp_path: Path) -> None:
     for name in EPILOGUES:
         (tmp_path / f"{name}.py").write_text(_catalogue(name), encoding="utf-8")
-    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--no-cache",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if "No module named" in done.stderr:
         pytest.skip("ruff is not installed")
@@ -235,14 +460,20 @@ def _function(text: str, name: str) -> ast.FunctionDef:
 def test_names_of_the_author_are_kept_in_both_forms() -> None:
     text = _catalogue("swiglu_backward")
     for function in ("_epilogue", "_torch_epilogue"):
-        stored = {node.id for node in ast.walk(_function(text, function)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        stored = {
+            node.id
+            for node in ast.walk(_function(text, function))
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
         assert {"g", "u", "sig", "act", "dg", "du"} <= stored
 
 
 def test_operands_that_are_not_read_are_absent_from_the_kernel() -> None:
     text = CASES["operands that are not read"].generate()
     for function in ("_epilogue", "_subtiles", "_gemm"):
-        assert not {f"{name}_{what}" for name in _V for what in ("ptr", "stride", "value")} & {a.arg for a in _function(text, function).args.args}
+        assert not {f"{name}_{what}" for name in _V for what in ("ptr", "stride", "value")} & {
+            a.arg for a in _function(text, function).args.args
+        }
     assert [a.arg for a in _function(text, "_torch_epilogue").args.args] == ["acc", *_V]
     assert "load_row" not in text
 

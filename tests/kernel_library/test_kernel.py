@@ -266,6 +266,16 @@ def test_outputs_to_write_into_are_checked(swiglu: Kernel) -> None:
         swiglu.run(X[0], W, {}, include=("y",))
 
 
+def test_a_launch_is_not_confused_by_the_order_of_its_operands(tmp_path: Path) -> None:
+    source = "def epilogue(acc, r, b):\n    store(y, acc * load_col(r) + load_row(b))\n"
+    kernel = make(tmp_path, (source, Signature({n: MANY[1].operands[n] for n in ("r", "b")}, {"y": TILE})))
+    x, none, six = X[0, :0], torch.ones(0), torch.ones(6)
+    for _ in range(2):  # nothing is launched for M = 0, but all is checked
+        assert kernel.run(x, W, {"r": none, "b": six}, config=Config())["y"].shape == (0, 6)
+        with pytest.raises(ValueError, match="r must be"):
+            kernel.run(x, W, {"b": none, "r": six}, config=Config())
+
+
 def test_a_folder_without_a_kernel(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no kernel"):
         load(tmp_path)

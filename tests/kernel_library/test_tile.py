@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TILE = ROOT / "kernel_library" / "runtime" / "tile.py"
 
 # Runs on Triton's interpreter: applies every map to a grid of values, and folds logsumexp over pieces of a row.
-SCRIPT = '''
+SCRIPT = """
 import json, sys
 import torch, triton
 import triton.language as tl
@@ -54,14 +54,14 @@ rows = torch.tensor([
     [-inf] * 8, [1.0, 2, inf, 4, 5, 6, 7, 8], [3.0, 3, 3, 3, -inf, -inf, -inf, -inf], [-3e38, -3e38, 0, 0, 0, 0, 0, 3e38], [0.0, nan, 0, 0, 0, 0, 0, 0]])
 result["rows"], result["folded"] = rows, fold(rows)
 torch.save(result, sys.argv[2])
-'''
+"""
 
-KERNEL = '''
+KERNEL = """
 @triton.jit
 def {name}_kernel(x, y, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + i, tile.{name}(tl.load(x + i, mask=i < n, other=0.0)), mask=i < n)
-'''
+"""
 
 MAPS = {
     "relu": torch.relu,

@@ -46,7 +46,9 @@ def test_every_primitive_type_family_and_limit_is_described() -> None:
 
 
 def test_a_new_primitive_shows_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    new = Primitive("mish", "map", "mish(x)", "x * tanh(softplus(x))", PRIMITIVES["exp"].rule, "mish({0})", "F.mish({0})")
+    new = Primitive(
+        "mish", "map", "mish(x)", "x * tanh(softplus(x))", PRIMITIVES["exp"].rule, "mish({0})", "F.mish({0})"
+    )
     monkeypatch.setitem(PRIMITIVES, "mish", new)
     assert "| `mish(x)` | x * tanh(softplus(x)) |" in render(load("swiglu"))
 
@@ -59,8 +61,16 @@ def test_what_the_language_reference_claims_is_so() -> None:
     assert parse(source, signature(operator))
     swiglu = signature(load("swiglu"))
     body = "store(z, acc)\n    store(y, {})"
-    for allowed in ("a ** 2", "a ** 3", "a ** 4", "where(b < num_cols(), a, -inf)", "where((a < 1) & ~(a > 2), a, 0.0)"):
-        lines = f"a, _ = even_odd(acc)\n    b, d = even_odd(col_index())\n    {body.format(allowed)}".replace("_ =", "c =")
+    for allowed in (
+        "a ** 2",
+        "a ** 3",
+        "a ** 4",
+        "where(b < num_cols(), a, -inf)",
+        "where((a < 1) & ~(a > 2), a, 0.0)",
+    ):
+        lines = f"a, _ = even_odd(acc)\n    b, d = even_odd(col_index())\n    {body.format(allowed)}".replace(
+            "_ =", "c ="
+        )
         assert parse(f"def epilogue(acc):\n    {lines}\n", swiglu)
     with pytest.raises(SandboxError):
         parse(f"def epilogue(acc):\n    a, c = even_odd(acc)\n    {body.format('a ** 5')}\n", swiglu)
@@ -238,7 +248,11 @@ def test_a_missing_variable_is_an_error() -> None:
 def test_prompts_are_found_from_any_folder(tmp_path: Path) -> None:
     code = "from coda_agent.authors.prompting import render; from coda_agent.operators import load; print(len(render(load('bias'))))"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(render(load("bias")))

@@ -194,7 +194,9 @@ def test_refused_quickly_with_a_diagnostic(name: str) -> None:
     assert all("\0" not in str(d) for d in found)
 
 
-@pytest.mark.parametrize("name", ["expression: minus", "expression: sum", "source: deep annotation", "expression: calls"])
+@pytest.mark.parametrize(
+    "name", ["expression: minus", "expression: sum", "source: deep annotation", "expression: calls"]
+)
 def test_refused_from_a_deep_stack_too(name: str) -> None:
     def deeper(levels: int) -> None:
         if levels:

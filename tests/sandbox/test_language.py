@@ -203,7 +203,9 @@ def test_hints_name_what_was_meant(line: str, name: str) -> None:
 
 def test_diagnostics_print_and_serialise() -> None:
     (found,) = refused(program("store(y, sigmod(acc))"))
-    assert str(found).startswith("2:14: unknown-primitive: 'sigmod' is not a primitive\n    hint: did you mean 'sigmoid'")
+    assert str(found).startswith(
+        "2:14: unknown-primitive: 'sigmod' is not a primitive\n    hint: did you mean 'sigmoid'"
+    )
     assert set(found.as_dict()) == {"line", "column", "rule", "message", "hint"}
 
 
@@ -257,7 +259,9 @@ def _value(*lines: str) -> torch.Tensor:
 
 def test_rebinding_a_name_does_not_change_earlier_values() -> None:
     acc, _ = inputs()
-    assert torch.equal(_value("x = acc", "z = x + 1", "x = x * 2", "x = x * x", "store(y, z - x)"), acc + 1 - (acc * 2) ** 2)
+    assert torch.equal(
+        _value("x = acc", "z = x + 1", "x = x * 2", "x = x * x", "store(y, z - x)"), acc + 1 - (acc * 2) ** 2
+    )
 
 
 def test_a_local_may_be_called_like_an_operand_or_output() -> None:
@@ -275,7 +279,9 @@ def test_swapping_the_items_of_a_pair() -> None:
 @pytest.mark.parametrize("operator", ["+", "-", "*", "/"])
 def test_augmented_assignment(operator: str) -> None:
     acc, operands = inputs()
-    assert torch.equal(_value("x = acc", f"x {operator}= load_tile(c)", "store(y, x)"), eval(f"a {operator} c", {"a": acc, **operands}))
+    assert torch.equal(
+        _value("x = acc", f"x {operator}= load_tile(c)", "store(y, x)"), eval(f"a {operator} c", {"a": acc, **operands})
+    )
 
 
 @pytest.mark.parametrize("exponent", [2, 3, 4])
@@ -285,7 +291,16 @@ def test_powers(exponent: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("-2", -2), ("--2", 2), ("+2.5", 2.5), ("1 / 4", 0.25), ("2 * 3 - 1", 5), ("-(1 + 2) * 1e-3", -3e-3), ("0x10", 16), ("1_000", 1000)],
+    [
+        ("-2", -2),
+        ("--2", 2),
+        ("+2.5", 2.5),
+        ("1 / 4", 0.25),
+        ("2 * 3 - 1", 5),
+        ("-(1 + 2) * 1e-3", -3e-3),
+        ("0x10", 16),
+        ("1_000", 1000),
+    ],
 )
 def test_constants(text: str, value: float) -> None:
     torch.testing.assert_close(_value(f"store(y, acc * ({text}))"), inputs()[0] * value)
@@ -334,11 +349,16 @@ def test_digest_tells_pairs_constants_and_operands_apart() -> None:
     def digest(*lines: str) -> str:
         return check(*lines).digest
 
-    assert digest("a, b = even_odd(acc)", "store(y, interleave(a, b))") != digest("a, b = even_odd(acc)", "store(y, interleave(b, a))")
+    assert digest("a, b = even_odd(acc)", "store(y, interleave(a, b))") != digest(
+        "a, b = even_odd(acc)", "store(y, interleave(b, a))"
+    )
     assert digest("store(y, acc * 2)") != digest("store(y, acc * 2.0)")
     assert digest("store(y, acc * 0.0)") != digest("store(y, acc * -0.0)")
     two = {**OPERANDS, "b2": Operand(EXTENTS["RowVector"])}
-    one, other = (parse(f"def epilogue(acc, {o}):\n    store(y, acc + load_row({o}))\n", Signature(two, SIGNATURE.outputs)) for o in ("b", "b2"))
+    one, other = (
+        parse(f"def epilogue(acc, {o}):\n    store(y, acc + load_row({o}))\n", Signature(two, SIGNATURE.outputs))
+        for o in ("b", "b2")
+    )
     assert one.digest != other.digest
 
 

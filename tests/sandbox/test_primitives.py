@@ -137,7 +137,10 @@ def test_meaning(name: str) -> None:
         ("acc * rsqrt(num_cols())", lambda v: v.acc * N**-0.5),
         ("acc + col_index() / 3", lambda v: v.acc + torch.arange(N, dtype=torch.float64) / 3),
         ("sin(row_index()) + acc", lambda v: torch.arange(M, dtype=torch.float64)[:, None].sin() + v.acc),
-        ("acc * where(acc > 0, 0.1, 0.3)", lambda v: v.acc * torch.where(v.acc > 0, 0.1, 0.3).double().round(decimals=1)),
+        (
+            "acc * where(acc > 0, 0.1, 0.3)",
+            lambda v: v.acc * torch.where(v.acc > 0, 0.1, 0.3).double().round(decimals=1),
+        ),
         ("0.1", lambda v: torch.full((M, N), 0.1, dtype=torch.float64)),
         ("num_rows()", lambda v: torch.full((M, N), float(M), dtype=torch.float64)),
         ("acc * load_scalar(n)", lambda v: v.acc * 3),
@@ -154,7 +157,9 @@ def test_scalars_and_integers_keep_the_precision_of_the_evaluation(expression, e
 
 def test_half_wide_reductions_and_picks() -> None:
     outputs = {"y": Output(EXTENTS["ColVector"], "sum"), "q": Output(EXTENTS["ColVector"], "sum")}
-    epilogue = check("a, b = even_odd(acc)", "store(y, row_sum(a * b))", "store(q, pick(a, load_col(t)))", outputs=outputs)
+    epilogue = check(
+        "a, b = even_odd(acc)", "store(y, row_sum(a * b))", "store(q, pick(a, load_col(t)))", outputs=outputs
+    )
     acc, operands = inputs()
     results = evaluate(epilogue, acc, operands)
     torch.testing.assert_close(results["y"], (acc[:, 0::2] * acc[:, 1::2]).sum(1))

@@ -71,7 +71,7 @@ def only(failures: list[Failure]) -> Failure:
 def test_a_correct_kernel_passes(judge: Judge, dtype: str, layout: str) -> None:
     for regime in ("normal", "integers"):
         assert (
-            judge.check(Case(m=7, n=9, k=33, dtype=dtype, output_layout=layout, regime=regime, repeat=True, seed=2))
+            judge.check(Case(m=7, n=9, k=33, dtype=dtype, output_layout=layout, regime=regime, relation="repeat", seed=2))
             == []
         )
 
@@ -123,13 +123,13 @@ def test_integers_are_compared_bitwise(judge: Judge) -> None:
 
 
 def test_two_launches_must_agree(judge: Judge) -> None:
-    assert only(judge.check(case("RANDOM", repeat=True, dtype="fp32"))).prop == "determinism"
+    assert only(judge.check(case("RANDOM", relation="repeat", dtype="fp32"))).prop == "determinism"
 
 
 def test_the_pointer_form_is_judged_too(judge: Judge) -> None:
     tiling = Tiling(tma=None)
     assert judge.check(case("WRONG_POINTER", tiling=vars(tiling))) == []
-    assert only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), twin=True))).prop == "tma_and_pointer_agree"
+    assert only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), relation="pointers"))).prop == "tma_and_pointer_agree"
 
 
 def test_no_rows_are_allowed(judge: Judge) -> None:

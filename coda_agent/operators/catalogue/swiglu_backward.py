@@ -1,4 +1,3 @@
-# ruff: noqa: UP037 - strings in Reduced[...] name a combination; they are no forward references
 from __future__ import annotations
 
 from typing import NamedTuple

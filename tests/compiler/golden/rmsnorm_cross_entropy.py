@@ -127,6 +127,7 @@ kernel = Kernel(
         Output("t", "ColVector", reduction="sum"),
         Output("lse", "ColVector", reduction="logsumexp"),
     ],
+    file=__file__,
 )
 
 

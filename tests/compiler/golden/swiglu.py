@@ -90,6 +90,7 @@ kernel = Kernel(
         Output("y", "HalfTile"),
     ],
     pairs=True,
+    file=__file__,
 )
 
 

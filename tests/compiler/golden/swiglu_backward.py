@@ -119,6 +119,7 @@ kernel = Kernel(
         Output("zdz", "ColVector", reduction="sum"),
         Output("y", "Tile"),
     ],
+    file=__file__,
 )
 
 

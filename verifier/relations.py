@@ -1,0 +1,118 @@
+"""Metamorphic relations: what a second launch on related inputs must give, told from the first one.
+
+Rows and columns in another order, rows in two batches: where the fp64 reference commutes with the rearrangement (which
+is tested, case by case), so must the kernel. An element keeps its arithmetic wherever it lies, so that tiles must agree
+bitwise; reductions over what was moved combine in another order and are held to the element-wise bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cases import Case, Inputs, Tiling, is_tile, rearrange
+
+#: The property that stands for each relation.
+PROPERTY = {
+    "repeat": "determinism",
+    "pointers": "tma_and_pointer_agree",
+    "tiling": "configurations_agree",
+    "rows": "rows_commute",
+    "columns": "columns_commute",
+    "batches": "batches_agree",
+}
+
+#: Up to here PyTorch adds the partials of a sum one after the other, wherever they lie.
+_IN_ORDER = 4
+
+
+def launches(case: Case) -> Iterator[Case]:
+    """The further launches that the relation of ``case`` asks for."""
+    plain = replace(case, relation="", other=None, border=case.step)
+    tiling = case.tiling
+    if case.relation == "repeat":
+        yield from (plain, plain)
+    elif case.relation == "pointers":
+        yield replace(plain, tiling=replace(tiling, tma=False, load_tma=False, store_tma=False))
+    elif case.relation == "tiling":
+        yield replace(plain, tiling=case.other or Tiling())
+    elif case.relation in ("rows", "columns"):
+        yield replace(plain, order=case.relation)
+    elif case.relation == "batches":
+        first = split(case.m)
+        yield replace(plain, m=first, window=(0, case.m))
+        yield replace(plain, m=case.m - first, window=(first, case.m))
+
+
+def split(m: int) -> int:
+    """Rows of the first of two batches: both multiples of 16 where ``m`` is one of 32, else neither where possible."""
+    if m % 32 == 0:
+        return m // 32 * 16
+    odd = (r for r in range(m // 2, 1, -1) if r % 16 and (m - r) % 16)
+    return next(odd, m // 2)
+
+
+@dataclass(frozen=True)
+class Rearranged:
+    """A launch on rearranged inputs: how full tensors of the first launch correspond to those of this one."""
+
+    case: Case
+
+    def __call__(self, values: Tensor, extent: str) -> Tensor:
+        return rearrange(values, extent, self.case)
+
+    def bitwise(self, output: Any) -> bool:
+        """Whether an output must have the very bits of the first launch."""
+        if is_tile(output.extent):
+            return True
+        moved = "RowVector" if self.case.order != "columns" else "ColVector"
+        if output.extent == moved or output.reduction == "logsumexp":
+            # PyTorch's exponential need not round alike in the vectorised part of a loop and in the rest of it.
+            return False
+        length, block = (
+            (self.case.n, self.case.tiling.block_n)
+            if output.extent == "ColVector"
+            else (self.case.m, self.case.tiling.block_m)
+        )
+        return output.reduction == "max" or -(-length // block) <= _IN_ORDER
+
+    def partial(self, output: Any) -> bool:
+        """Whether the launch gives only its batch's part of an output, a reduction over the rows."""
+        return self.case.window is not None and output.extent == "RowVector"
+
+
+def commutes(operator: Any, inputs: Inputs, values: Mapping[str, Tensor], moved: Rearranged) -> bool:
+    """Whether the fp64 reference of rearranged inputs is the rearranged reference. Not so where indices matter."""
+    a, w = inputs.a.double(), inputs.w.double()
+    acc = moved(a, "ColVector") @ moved(w.t(), "RowVector")
+    arguments = []
+    for operand in operator.operands:
+        given = inputs.operands[operand.name]
+        if isinstance(given, Tensor):
+            value = moved(given, operand.extent)
+            arguments.append(value.double() if value.is_floating_point() else value.clone())
+        else:
+            arguments.append(torch.tensor(given, dtype=torch.int64 if operand.element == "int" else torch.float64))
+    with torch.no_grad():
+        found = operator(acc, *arguments)
+    for output, value in zip(operator.outputs, found, strict=True):
+        if moved.partial(output):
+            continue
+        expected = moved(values[output.name], output.extent).to(value.device)
+        finite = expected[torch.isfinite(expected)].abs()
+        size = float(finite.max()) if finite.numel() else 0.0
+        if not torch.allclose(value.double(), expected, rtol=1e-9, atol=1e-9 * size, equal_nan=True):
+            return False
+    return True
+
+
+def combine(parts: Sequence[Tensor], reduction: str) -> Tensor:
+    """A reduction over all rows from those over batches of them, in fp64."""
+    stacked = torch.stack([part.double() for part in parts])
+    if reduction == "sum":
+        return stacked.sum(0)
+    return stacked.amax(0) if reduction == "max" else torch.logsumexp(stacked, 0)
