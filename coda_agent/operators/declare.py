@@ -144,8 +144,17 @@ class Operator:
         return 2 if "HalfTile" in extents else 1
 
     def __call__(self, acc: Any, *operands: Any) -> tuple[Any, ...]:
-        """Run the reference; always a tuple, in the order of ``outputs``."""
-        result = self.reference(acc, *operands)
+        """Run the reference in the precision of ``acc``; always a tuple, in the order of ``outputs``."""
+        import torch
+
+        # Numbers and booleans become tensors of the default dtype: in fp64 it must not be fp32.
+        default = torch.get_default_dtype()
+        if acc.dtype == torch.float64:
+            torch.set_default_dtype(torch.float64)
+        try:
+            result = self.reference(acc, *operands)
+        finally:
+            torch.set_default_dtype(default)
         return tuple(result) if isinstance(result, tuple) else (result,)
 
 

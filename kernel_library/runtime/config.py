@@ -28,8 +28,16 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k", "subtiles", "num_warps"):
             value = getattr(self, name)
-            if value < 1 or value & (value - 1):
+            if not isinstance(value, int) or value < 1 or value & (value - 1):
                 raise ValueError(f"Config.{name} must be a power of two; got {value}")
+            if name.startswith("block_") and value < 16:
+                raise ValueError(f"Config.{name} must be at least 16, the least a tensor core takes; got {value}")
+        for name in ("group_m", "num_stages"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Config.{name} must be a positive number; got {value}")
+        if self.num_warps > 32:
+            raise ValueError(f"Config.num_warps must be at most 32; got {self.num_warps}")
         if self.block_n // self.subtiles < 8:
             raise ValueError(
                 f"a sub-tile must keep at least 8 columns; got block_n={self.block_n}, subtiles={self.subtiles}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import sys
 import warnings
 from collections import namedtuple
@@ -15,11 +16,15 @@ import torch
 from torch import Tensor
 
 from .config import Config, default_config
-from .launch import COLUMNS, Plan, facts, shape_of, tf32_allowed
+from .launch import COLUMNS, Plan, facts, finish, shape_of, tf32_allowed
 from .spec import Operand, Output, Scalar
 from .tuned import lookup
 
+#: Plans kept a kernel; a server of ever new shapes starts over now and then.
+_PLANS = 1024
+
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_SCALARS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 class Kernel:
@@ -68,9 +73,20 @@ class Kernel:
 
         Returns the tensor where one output results, else a named tuple of those that were asked for.
         """
-        op = self._op or self.register("coda_agent_kernels")
+        op = self._op or self.register(f"coda_agent_kernels_{next(_LOADED)}")
+        for name, value in (("x", x), ("weight", weight)):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{self.name}: {name} must be a Tensor; got {type(value).__name__}")
+        if x.dim() == 0:
+            raise ValueError(f"{self.name}: x must be (..., K); got a 0-d tensor")
+        if len(operands) != len(self.operands):
+            expected = ", ".join(spec.name for spec in self.operands) or "none"
+            raise TypeError(
+                f"{self.name}: {len(self.operands)} operands are expected ({expected}); got {len(operands)}"
+            )
+        self.selected(include)
         lead = x.shape[:-1]
-        matrix = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        matrix = x if x.dim() == 2 else x.reshape(math.prod(lead), x.shape[-1])
         flat = [self._flatten(spec, value, lead) for spec, value in zip(self.operands, operands, strict=True)]
         if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, *flat)):
             raise RuntimeError(
@@ -88,8 +104,8 @@ class Kernel:
 
     def _flatten(self, spec: Operand, value: Tensor | Scalar, lead: torch.Size) -> Tensor | Scalar:
         if spec.extent == "Scalar":
-            if isinstance(value, Tensor):
-                raise TypeError(f"{self.name}: {spec.name} must be a Python number; got a Tensor")
+            if isinstance(value, Tensor) or not isinstance(value, _SCALARS):
+                raise TypeError(f"{self.name}: {spec.name} must be a Python number; got {type(value).__name__}")
             return value
         if not isinstance(value, Tensor):
             raise TypeError(
@@ -105,7 +121,7 @@ class Kernel:
     def _unflatten(output: Output, value: Tensor, lead: torch.Size) -> Tensor:
         if len(lead) == 1 or output.extent == "RowVector":
             return value
-        return value.reshape(*lead, *value.shape[1:])
+        return value.reshape((*lead, *value.shape[1:]))
 
     @staticmethod
     def _symbolic(spec: Operand | Output) -> str:
@@ -241,18 +257,28 @@ class Kernel:
 
         ``a`` is (M, K), ``w`` (N, K); returns outputs by name, all optional ones unless ``include`` names some.
         """
-        self._check(a, w, operands)
+        m, n, _ = self._check(a, w, operands)
+        if not (m and n):
+            return {o.name: self._of_nothing(o, a, m, n) for o in self.selected(include)}
         widened = [_widened(operands[spec.name], a.device) for spec in self.operands]
         results = self.torch_epilogue(a.float() @ w.float().T, *widened)
         by_name = dict(zip([o.name for o in self.outputs], results, strict=True))
-        m, n = a.shape[0], w.shape[0]
-        return {
-            o.name: torch.as_tensor(by_name[o.name], device=a.device)
-            .to(torch.float32 if o.reduction else a.dtype)
-            .expand(shape_of(o.extent, m, n))
-            .contiguous()
-            for o in self.selected(include)
-        }
+        outputs: dict[str, Tensor] = {}
+        taken = {value.data_ptr() for value in (a, w, *operands.values()) if isinstance(value, Tensor)}
+        for o in self.selected(include):
+            value = torch.as_tensor(by_name[o.name], device=a.device).to(torch.float32 if o.reduction else a.dtype)
+            value = value.expand(shape_of(o.extent, m, n)).contiguous()
+            # An epilogue may pass an operand through, or one value to two outputs; results never share memory.
+            outputs[o.name] = value.clone() if value.data_ptr() in taken else value
+            taken.add(outputs[o.name].data_ptr())
+        return outputs
+
+    def _of_nothing(self, output: Output, a: Tensor, m: int, n: int) -> Tensor:
+        """An output where M or N is 0: an empty tile, or what a reduction over nothing gives."""
+        if not output.reduction:
+            return self._empty(output, a, m, n)
+        length = m if output.extent == "ColVector" else n
+        return finish(torch.empty((0, length), dtype=torch.float32, device=a.device), output.reduction)
 
     def run(
         self,
@@ -293,6 +319,7 @@ class Kernel:
             facts(a),
             facts(w),
             *map(facts, operands.values()),
+            *operands,
             *map(facts, out.values()),
             *out,
             tf32_allowed(),
@@ -305,6 +332,8 @@ class Kernel:
                 if output.name in out:
                     self._check_out(output, out[output.name], a, m, n)
             plan = Plan(self, a, w, operands, config or self.default_config(a, w, selected), selected, out)
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
             self._plans[key] = plan
         return plan.execute(a, w, operands, out)
 

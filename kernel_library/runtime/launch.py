@@ -166,7 +166,7 @@ class Plan:
                 tensors[name] = tensors[name].contiguous()
             self._launch(tensors)
         for name, partial in partials.items():
-            results[name] = _finish(partial, self.reductions[name])
+            results[name] = finish(partial, self.reductions[name])
         return results, self.compiled
 
     def _launch(self, tensors: Mapping[str, Any]) -> None:
@@ -195,7 +195,7 @@ class Plan:
             self.compiled[self.grid](*values)
 
 
-def _finish(workspace: Tensor, reduction: str) -> Tensor:
+def finish(workspace: Tensor, reduction: str) -> Tensor:
     """Combine the partials of all tiles: (tiles, length) → (length,)."""
     if reduction == "sum":
         return workspace.sum(0)

@@ -163,9 +163,10 @@ def silu(x):
 
 @triton.jit
 def softplus(x):
-    """max(x, 0) + log1p(exp(-|x|)); the series keeps the tail that 1 + exp(-|x|) would round away."""
+    """max(x, 0) + log1p(exp(-|x|)); the quotient makes up for what 1 + e rounds away."""
     e = tl.exp(-tl.abs(x))
-    log1p = tl.where(e < 1e-4, e * (1.0 - 0.5 * e), tl.log(1.0 + e))
+    u = 1.0 + e
+    log1p = tl.where(u == 1.0, e, tl.log(u) * (e / (u - 1.0)))
     return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) + log1p
 
 
