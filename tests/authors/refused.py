@@ -1,4 +1,3 @@
-# ruff: noqa: UP037 - strings in Reduced[...] name a combination; they are no forward references
 """Operators that no epilogue can compute, or that the built-in author does not translate."""
 
 from __future__ import annotations

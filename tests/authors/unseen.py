@@ -1,4 +1,3 @@
-# ruff: noqa: F821, UP037 - strings in Reduced[...] name a combination; they are no forward references
 """Operators that the built-in author has not been written for. Loaded by path, as a user's file is."""
 
 from __future__ import annotations
