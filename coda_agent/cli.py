@@ -32,6 +32,9 @@ app = typer.Typer(
     help="Fused GEMM-epilogue GPU kernels you can trust: written by a model or derived, verified, committed to a library.",
 )
 
+runs_app = typer.Typer(no_args_is_help=False, help="List the runs of generate, and show one.")
+app.add_typer(runs_app, name="runs")
+
 
 class Author(str, Enum):
     derive = "derive"
@@ -62,6 +65,30 @@ QuietOption = Annotated[
 ]
 OperatorArgument = Annotated[
     str, typer.Argument(metavar="OPERATOR", help="A catalogue name, or path.py:name for your own.", show_default=False)
+]
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model to ask, for the author llm [default: $CODA_MODEL].", show_default=False),
+]
+BaseUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="An OpenAI-compatible endpoint [default: $OPENAI_BASE_URL, else OpenAI].", show_default=False
+    ),
+]
+SamplesOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Candidates asked for in parallel [default: 2].", show_default=False)
+]
+RoundsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Rounds a sample: the first answer and its repairs [default: 4].", show_default=False),
+]
+TokensOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens a run may use [default: 200000].", show_default=False)
+]
+RequestsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Requests a run may send [default: 32].", show_default=False)
 ]
 
 
@@ -111,16 +138,24 @@ def _exit(code: int) -> None:
 
 @app.command()
 def generate(
-    operator: OperatorArgument,
+    operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="A catalogue name, or path.py:name for your own; left out with --resume and --replay.", show_default=False)] = None,
     library: LibraryOption = None,
-    author: Annotated[Author | None, typer.Option(help="Who writes the epilogue [default: what fits, and says why].", show_default=False)] = None,
+    author: Annotated[Author | None, typer.Option(help="Who writes the epilogue [default: llm where an endpoint is configured, else derive].", show_default=False)] = None,
     epilogue: Annotated[Path | None, typer.Option(metavar="FILE", help="An epilogue written by someone else; implies --author file.", show_default=False)] = None,
-    backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    samples: SamplesOption = None,
+    rounds: RoundsOption = None,
+    budget_tokens: TokensOption = None,
+    max_requests: RequestsOption = None,
+    backend: Annotated[Backend | None, typer.Option(help="Where to verify; auto is the GPU where there is one [default: auto].", show_default=False)] = None,
     target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable [default: sm_80, sm_90, sm_100].", show_default=False)] = None,
     examples: Annotated[int | None, typer.Option(metavar="N", help="Cases to verify on [default: enough].", show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of the verification.")] = 300.0,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit of the verification, with llm of the whole run [default: 300, with llm 900].", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the verification's cases [default: a fresh one].", show_default=False)] = None,
     no_commit: Annotated[bool, typer.Option("--no-commit", help="Verify, but leave the library as it is.")] = False,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run that did not end; answers it has are not asked for again.", show_default=False)] = None,
+    replay: Annotated[str | None, typer.Option(metavar="RUN", help="Run again offline, with the answers that a run was given.", show_default=False)] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
@@ -133,12 +168,20 @@ def generate(
         library=library,
         author=author.value if author else None,
         epilogue=epilogue,
-        backend=backend.value,  # type: ignore[arg-type]
+        backend=backend.value if backend else None,  # type: ignore[arg-type]
         targets=target or None,
         examples=examples,
         timeout=timeout,
         seed=seed,
         commit=not no_commit,
+        model=model,
+        base_url=base_url,
+        samples=samples,
+        rounds=rounds,
+        budget_tokens=budget_tokens,
+        max_requests=max_requests,
+        resume=resume,
+        replay=replay,
     )
     with _answering(as_json) as output, Reporter(output.console, quiet=quiet) as tell:
         finished = pipeline.generate(request, _attentive(tell))
@@ -295,16 +338,108 @@ def show(
 
 
 @app.command()
-def prompt(operator: OperatorArgument, as_json: JsonOption = False) -> None:
+def prompt(
+    operator: OperatorArgument,
+    repair_from: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Print what would follow the best answer of a run.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Print what a model would be asked for an operator."""
-    from .authors.prompting import render
-    from .operators import load
+    from .writing import prompt_for
 
     with _answering(as_json) as output:
-        text = render(load(operator))
-        output.document = {"operator": operator, "prompt": text}
+        text, messages = prompt_for(operator, repair_from)
+        output.document = {"operator": operator, "prompt": text, "messages": messages}
         if not as_json:
             sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+@runs_app.callback(invoke_without_command=True)
+def list_runs(context: typer.Context, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the runs of generate."""
+    if context.invoked_subcommand:
+        return
+    from . import runs
+    from .report import runs_table
+
+    with _answering(as_json) as output:
+        rows = [runs.row(run) for run in runs.all_runs()]
+        output.document = {"folder": str(runs.home()), "runs": rows}
+        if quiet:
+            output.console.print("\n".join(row["run"] for row in rows), end="\n" if rows else "")
+        elif not rows:
+            output.console.print(f"no runs in {runs.home()} yet", soft_wrap=True)
+        elif not as_json:
+            runs_table(output.console, rows)
+
+
+@runs_app.command(name="list")
+def list_runs_too(context: typer.Context, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the runs of generate."""
+    context.invoked_subcommand = None
+    list_runs(context, as_json, quiet)
+
+
+@runs_app.command(name="show")
+def show_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, its beginning, 'last', or a folder.", show_default=False)],
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show a run: what was asked, every attempt, how it ended."""
+    from . import runs
+    from .report import run_page
+
+    with _answering(as_json) as output:
+        found = runs.page(runs.find(run))
+        output.document = found
+        if quiet:
+            output.console.print(found["status"])
+        elif not as_json:
+            run_page(output.console, found)
+
+
+@app.command(name="eval")
+def evaluate(
+    operators: Annotated[list[str] | None, typer.Option(metavar="OPERATOR", help="An operator, or several with commas; repeatable [default: the whole catalogue].", show_default=False)] = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    samples: SamplesOption = None,
+    rounds: RoundsOption = None,
+    budget_tokens: TokensOption = None,
+    max_requests: RequestsOption = None,
+    backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
+    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable [default: sm_90].", show_default=False)] = None,
+    examples: Annotated[int, typer.Option(metavar="N", help="Cases to verify each candidate on.")] = 24,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit an operator [default: 900].", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the verification's cases.")] = 0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Measure how well a model writes epilogues: pass rate by round, tokens and time per accepted kernel."""
+    from . import evaluate as evaluation
+    from .report import Reporter, evaluation_table
+
+    request = evaluation.Request(
+        operators or (),
+        model=model,
+        base_url=base_url,
+        samples=samples,
+        rounds=rounds,
+        budget_tokens=budget_tokens,
+        max_requests=max_requests,
+        backend=backend.value,  # type: ignore[arg-type]
+        targets=target or None,
+        examples=examples,
+        timeout=timeout,
+        seed=seed,
+    )
+    with _answering(as_json) as output:
+        with Reporter(output.console, quiet=quiet) as tell:
+            output.document = evaluation.evaluate(request, _attentive(tell))
+        evaluation_table(output.console, output.document)
 
 
 @app.command()

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ from .authors.selection import ENDPOINT_VARIABLES
 from .certify import versions
 from .errors import CodaError
 from .library import locate
+from .settings import Settings, require_endpoint
+from .settings import load as load_settings
 
 #: Seconds for the interpreter's self-test, most of it importing torch.
 _PATIENCE = 180
+#: Seconds for the endpoint to list its models.
+_ENDPOINT_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,40 @@ def _library(given: Path | None) -> Check:
 
 
 def _endpoint() -> Check:
+    """Whether a model can be asked, tried only where one is configured."""
     states = [f"{name} is {'set' if os.environ.get(name) else 'not set'}" for name in ENDPOINT_VARIABLES]
     detail = ", ".join(states)
-    if any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
-        return Check("endpoint", "ok", detail, "this version writes epilogues with derive and file only")
-    return Check("endpoint", "absent", detail, "not needed: derive works without one")
+    try:
+        settings = load_settings()
+        if not settings.sources:
+            return Check("endpoint", "absent", detail, "not needed: derive works without one")
+        settings = require_endpoint(settings)
+    except CodaError as error:
+        return Check("endpoint", "missing", detail, str(error))
+    return _answering(settings, detail)
+
+
+def _answering(settings: Settings, detail: str) -> Check:
+    from .authors.endpoint import EndpointError, client, scrub
+
+    began = time.monotonic()
+    try:
+        listed = [str(model.id) for model in client(settings, _ENDPOINT_PATIENCE).models.list().data]
+    except EndpointError as error:
+        return Check("endpoint", "missing", detail, str(error))
+    except Exception as error:  # whatever a server can answer with
+        status = getattr(error, "status_code", None)
+        if status in (404, 405, 501):
+            return Check("endpoint", "ok", f"{detail}; {settings.host} answers, and lists no models")
+        cause = error.__cause__ or error
+        what = f"HTTP {status}" if status else f"{type(error).__name__}: {cause}"
+        advice = "the key is not accepted" if status == 401 else "check the URL, the key, and that the server is running"
+        return Check("endpoint", "missing", scrub(f"{detail}; {settings.host}: {what}"[:300], settings.key), advice)
+    took = f"{detail}; {settings.host} answers in {time.monotonic() - began:.1f} s, {len(listed)} models"
+    if not settings.model and len(listed) == 1:
+        return Check("endpoint", "ok", f"{took}; it serves {listed[0]}")
+    if not settings.model:
+        return Check("endpoint", "absent", took, "no model is named: set CODA_MODEL or add --model")
+    if settings.model in listed:
+        return Check("endpoint", "ok", f"{took}, {settings.model} among them")
+    return Check("endpoint", "absent", took, f"it does not list the model {settings.model}; it may know it all the same")

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .wording import number, words
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -58,6 +60,8 @@ class Reporter:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._quarter = -1
+        self._run = ""
+        self._growing: dict[int, int] = {}
 
     def __enter__(self) -> Reporter:
         return self
@@ -81,6 +85,7 @@ class Reporter:
             self._progress = None
 
     def _started(self, event: Any) -> None:
+        self._run = event.run
         self._say(event.operator.name, event.operator.summary)
 
     def _notice(self, event: Any) -> None:
@@ -88,6 +93,47 @@ class Reporter:
 
     def _authorchosen(self, event: Any) -> None:
         self._say("author", f"{event.author}: {event.why}")
+
+    def _roundstarted(self, event: Any) -> None:
+        if event.round == 1:
+            self._say("run", self._run)
+        questions = f"{event.samples} question{'s' * (event.samples != 1)}"
+        self._say("round", f"{event.round} of {event.rounds}: {questions}")
+
+    def _requestretried(self, event: Any) -> None:
+        again = f"; again in {event.seconds:.1f} s" if event.seconds else "; asking again"
+        self._say("note", f"sample {event.sample}: {event.why}{again}", "yellow")
+
+    def _answergrows(self, event: Any) -> None:
+        if self.quiet or not self.console.is_terminal:
+            return
+        self._growing[event.sample] = event.characters
+        sizes = ", ".join(f"sample {sample} {size} characters" for sample, size in sorted(self._growing.items()))
+        self.console.print(f"answers   {sizes}", end="\r", style="dim", soft_wrap=True)
+
+    def _answered(self, event: Any) -> None:
+        self._growing.pop(event.sample, None)
+        cut = f", ended by {event.finish}" if event.finish not in ("stop", "") else ""
+        self._say("answer", f"r{event.round}-s{event.sample}: {event.tokens} tokens in {event.seconds:.1f} s{cut}")
+
+    def _nocandidate(self, event: Any) -> None:
+        self._say("nothing", f"r{event.round}-s{event.sample}: {event.why}", "red")
+
+    def _samplelost(self, event: Any) -> None:
+        self._say("note", f"sample {event.sample} ends: {event.why}", "yellow")
+
+    def _considering(self, event: Any) -> None:
+        self._quarter = -1
+        self._say("candidate", event.candidate)
+
+    def _duplicate(self, event: Any) -> None:
+        self._say(
+            "same", f"{event.candidate} computes what an earlier candidate did, and is not judged again", "yellow"
+        )
+
+    def _guessed(self, event: Any) -> None:
+        for guess in event.guesses:
+            self._say("guess", guess)
 
     def _epiloguewritten(self, event: Any) -> None:
         self._source = event.source
@@ -198,27 +244,13 @@ class Reporter:
             folder, name = event.result["kernel"]["folder"], event.result["operator"]
             package = os.path.basename(os.path.dirname(os.path.abspath(folder)))
             self._say("use it", f"from {package} import {name}")
+        if event.result.get("usage"):
+            self._say("usage", usage(event.result["usage"]))
 
 
 def counterexample(found: Mapping[str, Any]) -> list[str]:
-    """A counterexample of the verifier in plain words."""
-    if not found:
-        return []
-    shapes, lines = found.get("shapes") or {}, []
-    regime, scale = found.get("regime"), found.get("scale", 1.0)
-    inputs = f"{regime} inputs{f' at scale {scale:g}' if scale not in (None, 1.0) else ''}" if regime else "inputs"
-    sizes = ", ".join(f"{name} = {size}" for name, size in shapes.items())
-    scalars = "".join(f", {name} = {value:g}" for name, value in (found.get("scalars") or {}).items())
-    lines.append(f"with {sizes}{scalars}, {found.get('dtype')}, {inputs} (seed {found.get('seed')}):")
-    where = str(found.get("output") or "the kernel")
-    if found.get("index") is not None:
-        where += f"[{', '.join(map(str, found['index']))}]"
-    if found.get("got") is not None and found.get("expected") is not None:
-        bound = f" give or take {_number(found['bound'])}" if found.get("bound") is not None else ""
-        ratio = f", {_number(found['ratio'])} times the error allowed" if found.get("ratio") is not None else ""
-        lines.append(f"{where} is {_number(found['got'])} but must be {_number(found['expected'])}{bound}{ratio}")
-    count = f"; {found['count']} elements are wrong" if (found.get("count") or 0) > 1 else ""
-    lines.append(f"{found.get('message')}{count}")
+    """A counterexample of the verifier in plain words, and how to see it again."""
+    lines = words(found)
     if found.get("case"):
         lines.append(f"again: coda-agent verify KERNEL --case '{json.dumps(found['case'], separators=(',', ':'))}'")
     return lines
@@ -244,8 +276,8 @@ def evidence(verification: Mapping[str, Any]) -> str:
     percent = verification.get("percent_of_torch_error")
     beside = f", {percent:.0f}% of torch's error" if isinstance(percent, (int, float)) else ""
     return (
-        f"{verification.get('examples')} cases on the {verification.get('backend')} backend in {_number(verification.get('duration'))} s: "
-        f"worst error {_number(verification.get('max_error_ratio'))} of its bound{beside} (seed {verification.get('seed')})"
+        f"{verification.get('examples')} cases on the {verification.get('backend')} backend in {number(verification.get('duration'))} s: "
+        f"worst error {number(verification.get('max_error_ratio'))} of its bound{beside} (seed {verification.get('seed')})"
     )
 
 
@@ -303,7 +335,7 @@ def kernels_table(console: Console, entries: Iterable[Entry]) -> None:
         cells = [
             row["backend"],
             row["examples"],
-            _number(row["max_error_ratio"]),
+            number(row["max_error_ratio"]),
             f"{percent:.0f}%" if isinstance(percent, (int, float)) else None,
         ]
         cells += [row["author"], str(row["created"] or "")[:10]]
@@ -405,10 +437,80 @@ def _pairs(items: Mapping[str, str]) -> str:
     return ", ".join(f"{name}: {annotation}" for name, annotation in items.items()) or "–"
 
 
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value) if value is not None else "–"
-
-
 def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = record.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def runs_table(console: Console, rows: Iterable[Mapping[str, Any]]) -> None:
+    table = _table("run", "operator", "author", "model", "status", "tokens", "seconds", "reason")
+    for row in rows:
+        tokens = (row["usage"] or {}).get("total_tokens")
+        status = Text(row["status"], style=_STYLES.get(row["status"], "yellow"))
+        cells = [row["operator"], row["author"], row["model"]], [tokens, number(row["duration"]), row["reason"]]
+        shown = [
+            ["–" if cell in (None, "") else clean(" ".join(str(cell).split()))[:120] for cell in part] for part in cells
+        ]
+        table.add_row(row["run"], *shown[0], status, *shown[1])
+    _print(console, table)
+
+
+def run_page(console: Console, page: Mapping[str, Any]) -> None:
+    """One run: what was asked, every attempt, how it ended."""
+    status = Text(f"{page['run']}  ", style="bold").append(page["status"], style=_STYLES.get(page["status"], "yellow"))
+    console.print(status, soft_wrap=True)
+    endpoint = page["manifest"].get("endpoint") or {}
+    for label, text in (
+        ("operator", page["operator"]),
+        ("author", f"{page['author']}{': ' + endpoint['model'] + ' at ' + endpoint['url'] if endpoint else ''}"),
+        ("usage", usage(page["usage"])),
+        ("reason", page["reason"]),
+        ("folder", page["folder"]),
+    ):
+        if text:
+            console.print(f"  {label:<10}{clean(str(text))}", soft_wrap=True)
+    for attempt in page["attempts"]:
+        console.print()
+        stage = attempt.get("stage") or ("accepted" if attempt.get("passed") else "rejected")
+        console.print(Text(attempt["name"], style="bold").append(f"  {stage}"), soft_wrap=True)
+        if attempt.get("source"):
+            code(console, attempt["source"], indent=2)
+        found = [str(attempt["reason"])] if attempt.get("reason") else []
+        found += [
+            f"{item['line']}:{item['column']}: {item['rule']}: {item['message']}"
+            for item in attempt.get("diagnostics") or ()
+        ]
+        found += [f"guess: {guess}" for guess in attempt.get("guesses") or ()]
+        for line in [*found, *counterexample(attempt.get("counterexample") or {})]:
+            console.print(f"  {clean(line)}", soft_wrap=True)
+    if page["status"] in ("unfinished", "failed"):
+        console.print(f"\ncoda-agent generate --resume {page['run']} goes on with it", soft_wrap=True)
+
+
+def usage(used: Mapping[str, Any] | None) -> str:
+    """What a model's answers took, in a line."""
+    if not used:
+        return ""
+    about = "about " if used.get("estimated") else ""
+    cost = used.get("cost")
+    return (
+        f"{used['requests']} request{'s' * (used['requests'] != 1)}, {about}{used['total_tokens']} tokens "
+        f"({used['prompt_tokens']} asked, {used['completion_tokens']} answered)"
+        + (f", {cost['amount']:g} {cost['currency']}" if cost else "")
+    )
+
+
+def evaluation_table(console: Console, document: Mapping[str, Any]) -> None:
+    """Pass rates by round, and what an accepted kernel takes."""
+    total = document["total"]
+    rounds = [f"round {number}" for number in range(1, len(total["accepted_by_round"]) + 1)]
+    table = _table("operator", *rounds, "tokens", "tokens / kernel", "seconds / kernel")
+    for row in [*document["operators"], {"operator": "all", **total}]:
+        passed = [f"{count}/{row['samples']}" for count in row["accepted_by_round"]]
+        table.add_row(
+            row["operator"],
+            *passed,
+            str(row["tokens"]),
+            *(number(row[f"{what}_per_accepted"]) for what in ("tokens", "seconds")),
+        )
+    _print(console, table)

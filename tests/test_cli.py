@@ -171,7 +171,7 @@ def test_a_reserved_name_exits_2(coda: Any, tmp_path: Path) -> None:
 
 
 def test_what_the_environment_lacks_exits_3(coda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "not part of this version" in error(
+    assert "no endpoint is configured" in error(
         coda("generate", "swiglu", "--author", "llm", "--library", "kernels", "--json"), 3
     )
     assert "cannot be used" in error(

@@ -645,7 +645,10 @@ def judge_finite(got: Tensor, reference: Tensor, error: Tensor, dtype: torch.dty
     bad = ~torch.isfinite(got) & ~allowed
     if not bool(bad.any()):
         return None
-    return _miss(bad, bad.double(), got.double(), reference, bound, "not finite, though the reference is")
+    message = "not finite, though the reference is"
+    if bool((bad & torch.isnan(got)).any()):
+        message += " (NaN is what memory holds that nobody has written)"
+    return _miss(bad, bad.double(), got.double(), reference, bound, message)
 
 
 def round_to(reference: Tensor, dtype: torch.dtype) -> Tensor:
@@ -700,6 +703,8 @@ def whole_tensor(got: Tensor, baseline: Tensor, reference: Tensor, typical: Tens
     use = torch.isfinite(ours) & torch.isfinite(theirs) & torch.isfinite(unavoidable)
     if not bool(use.any()):
         return None
-    size = float(torch.linalg.vector_norm(reference[use])) or 1.0
+    # Where everything underflows, errors are measured in units of the smallest normal number.
+    smallest = torch.finfo(dtype).tiny * math.sqrt(int(use.sum()))
+    size = max(float(torch.linalg.vector_norm(reference[use])), smallest)
     kernel, unfused_error, floor = (float(torch.linalg.vector_norm(x[use])) / size for x in (ours, theirs, unavoidable))
     return Norms(kernel, unfused_error, floor)

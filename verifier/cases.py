@@ -278,7 +278,7 @@ class Form:
 
     ``aligned`` lengths are all multiples of 32, the others are not even multiples of 8, nor are rows that are padded to
     an odd stride: Triton compiles anew for every integer that becomes divisible by 16. ``others`` are tilings that
-    occur with the same dtype and layouts; ``pointers`` allows the comparison with the pointer form.
+    occur with the same dtype and layouts; ``pointers`` allows the comparison with the pointer form, ``single`` one row.
     """
 
     tiling: Tiling
@@ -291,11 +291,13 @@ class Form:
     optional: bool = True
     others: tuple[Tiling, ...] = ()
     pointers: bool = False
+    single: bool = False
 
 
 def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> list[Form]:
     """The forms a kernel is compiled in for a GPU: few, since a compilation takes a second or more."""
-    tiles = sum(is_tile(o.extent) for o in (*operator.operands, *operator.outputs))
+    extents = [o.extent for o in operator.operands] + [o.extent for o in operator.outputs]
+    tiles = sum(map(is_tile, extents))
     small, medium = Tiling(64, 64, 64), Tiling(128, 128, 64, num_warps=8)
     wide = Tiling(128, 256, 64, num_warps=8, subtiles=4 if tiles >= 3 else 2, tma=None, store_tma=True)
     tma = replace(medium, tma=None, load_tma=True, store_tma=True, subtiles=2)
@@ -309,7 +311,7 @@ def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> l
     main = (small, replace(medium, tma=None), wide, tma)
     return [
         *(Form(t, others=tuple(x for x in main if x != t), pointers=t == tma) for t in main),
-        Form(small, aligned=False, others=(replace(small, block_n=128),)),
+        Form(small, aligned=False, others=(replace(small, block_n=128),), single=True),
         Form(replace(small, block_n=128), aligned=False, others=(small,)),
         Form(tma, "bf16", False, "padded", "padded", "padded", "padded"),
         Form(replace(small, block_n=128, subtiles=2), "bf16", False, "offset", "kn", "offset", "odd", optional=False),
@@ -331,8 +333,12 @@ def _form_lengths(form: Form, multiple: int) -> tuple[list[int], list[int], list
         # Beside a tile, half a tile: the last tile of a row or column is a partial one.
         m, n = (_aligned((1, 2, b // 32 - 1, b // 32, b // 32 + 1, 2 * b // 32 + 1, 4 * b // 32, 24)) for b in (bm, bn))
         return [x for x in m if x], [x for x in n if x], _aligned((1, 2, 3, 5, 8, 16, 33))
-    m = [3, 5, 7, bm - 1, bm + 1, bm + 5, 2 * bm + 3, 3 * bm + 1, 517]
-    n = [2, 6, 10, bn - 2, bn + 2, bn + 6, 2 * bn + 2, 3 * bn + 2, 518] if multiple == 2 else [x + 2 * (x % 16 == 13) for x in m]
+    m = [1] * form.single + [3, 5, 7, bm - 1, bm + 1, bm + 5, 2 * bm + 3, 3 * bm + 1, 517]
+    n = (
+        [6, 10, 14, bn - 2, bn + 2, bn + 6, 2 * bn + 2, 3 * bn + 2, 518]
+        if multiple == 2
+        else [3, 5, 7, bn - 1, bn + 1, bn + 5, 2 * bn + 3, 3 * bn + 1, 517]
+    )
     return m, n, [3, 7, 25, 63, 65, 71, 131, 193, 515, 1031]
 
 
@@ -430,6 +436,10 @@ def _strategy_of_forms(
             scale=draw(st.sampled_from(SCALES)) if regime in _SCALED else 1.0,
             relation=relation,
             other=draw(st.sampled_from(form.others)) if relation == "tiling" else None,
+            # What the kernel allocates itself lies as a contiguous output that it is given.
+            output_layout=draw(st.sampled_from(("given", "own")))
+            if form.output_layout == "given"
+            else form.output_layout,
             seed=draw(st.integers(0, _LARGEST_SEED)),
         )
 
@@ -459,6 +469,8 @@ def compilations(operator: SignatureLike, tilings: Sequence[Tiling] | None = Non
     for form in forms(operator, tilings):
         m, n, k = (lengths[1] for lengths in _form_lengths(form, multiple))
         found.append(form_case(form, m, n, k))
+        if form.single:
+            found.append(form_case(form, 1, n, k))
         if form.pointers:
             pointers = replace(form.tiling, tma=False, load_tma=False, store_tma=False)
             found.append(replace(found[-1], tiling=pointers))
@@ -501,7 +513,10 @@ def revealing(operator: SignatureLike, backend: Backend, seed: int) -> list[Case
         ]  # fmt: skip
     return [
         replace(
-            case, n=case.n + -case.n % multiple, tile_layout="padded" if tiled and i % 2 else "contiguous", seed=seed + i
+            case,
+            n=case.n + -case.n % multiple,
+            tile_layout="padded" if tiled and i % 2 else "contiguous",
+            seed=seed + i,
         )
         for i, case in enumerate(cases)
     ]
@@ -625,7 +640,10 @@ def _scalar(operand: OperandLike, case: Case, generator: torch.Generator) -> flo
 
     pick = int(torch.randint(0, 4, (), generator=generator))
     if operand.element == "int":
-        return int(operand.default) if operand.default is not None else (1, 2, 4, 8)[pick]
+        if operand.default is None:
+            return (1, 2, 4, 8)[pick]
+        # A negative default stands for "no column"; a caller may as well name one that there is, such as a padding token.
+        return (case.n - 1) // 2 if operand.default < 0 and pick == 0 else int(operand.default)
     if operand.default is not None:
         return float(operand.default)
     # Exact in every dtype, so that a kernel cannot differ by how it was handed the number.
@@ -662,12 +680,12 @@ def rearrange(values: torch.Tensor, extent: str, case: Case) -> torch.Tensor:
         values = values[case.window[0] : case.window[0] + case.m]
     generator = torch.Generator().manual_seed(case.seed + 1)
     if rows and case.order == "rows":
-        values = values[torch.randperm(case.m, generator=generator).to(values.device)]
+        values = values[torch.randperm(case.m, generator=generator, device="cpu").to(values.device)]
     if columns and case.order == "columns":
         units = case.n // 2 if case.n % 2 == 0 else case.n
         width = values.shape[-1] // units
-        first = torch.randperm(units, generator=generator)[:, None] * width
-        values = values[..., (first + torch.arange(width)).flatten().to(values.device)]
+        first = torch.randperm(units, generator=generator, device="cpu")[:, None] * width
+        values = values[..., (first + torch.arange(width, device="cpu")).flatten().to(values.device)]
     return values
 
 
@@ -698,9 +716,9 @@ def materialise(case: Case, signature: SignatureLike) -> Inputs:
     for operand in signature.operands:
         if operand.extent == "Scalar":
             scalars[operand.name] = _scalar(operand, case, generator)
-    # Negative integer scalars stand for "no column", and a caller puts them among the indices.
+    # A caller puts integer scalars that stand for a column, or for none, among the indices.
     sentinels = [
-        v for o in signature.operands if o.element == "int" and (v := scalars.get(o.name)) is not None and v < 0
+        v for o in signature.operands if o.element == "int" and (v := scalars.get(o.name)) is not None and v < case.n
     ]
     for operand in signature.operands:
         if operand.extent == "Scalar":

@@ -202,9 +202,7 @@ def _judge(
     tell = on_event or (lambda event: None)
     cache = tempfile.TemporaryDirectory(prefix="coda-compiled-")
     limit = min(case_timeout, timeout)
-    worker = Worker(
-        folder, Signature.of(operator), backend=backend, timeout=limit, memory=memory, cache=cache.name
-    )
+    worker = Worker(folder, Signature.of(operator), backend=backend, timeout=limit, memory=memory, cache=cache.name)
     judge = Judge(operator, worker, device=judging_device(backend))
     tell({"event": "started", "operator": operator.name, "backend": backend, "seed": seed, "total": total})
     search = Search(
@@ -245,7 +243,9 @@ def _judge(
     elif search.out_of_time:
         reason = f"out-of-time: {judge.tally.cases} of {total} cases within {timeout:.0f} s"
     elif judge.tally.skipped > judge.tally.cases:
-        reason = f"out-of-resources: {judge.tally.skipped} of {judge.tally.skipped + judge.tally.cases} cases do not fit"
+        reason = (
+            f"out-of-resources: {judge.tally.skipped} of {judge.tally.skipped + judge.tally.cases} cases do not fit"
+        )
     tally = judge.tally
     properties = {
         name: {"passed": failure is None or failure.prop != name, "examples": tally.tried[name]} for name in PROPERTIES

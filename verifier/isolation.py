@@ -69,7 +69,9 @@ def environment(backend: Backend, home: str, cache: str | None = None) -> dict[s
     roots = [str(Path(__file__).resolve().parent.parent)]
     for package in ("kernel_library", "torch", "triton", "numpy"):
         spec = importlib.util.find_spec(package)
-        roots += [str(Path(place).resolve().parent) for place in (spec.submodule_search_locations or ())] if spec else []
+        roots += (
+            [str(Path(place).resolve().parent) for place in (spec.submodule_search_locations or ())] if spec else []
+        )
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(roots))
     env |= {
         "HOME": home,

@@ -9,6 +9,7 @@ on a fixed list of revealing cases, then on fresh draws. References are computed
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import threading
@@ -22,10 +23,10 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from .cases import Case, Signature, column_multiple, revealing
+from .cases import Case, Signature, revealing
 from .gate import BackendUnavailable, choose_backend, judging_device
 from .isolation import MEMORY, Worker, WorkerFailure
-from .properties import Expected, Failure, Judge, draw, plan
+from .properties import Failure, Judge, Memory, draw, plan
 
 #: Cases drawn for the mutants that survive the fixed list.
 EXAMPLES = 24
@@ -77,10 +78,6 @@ class MutationReport:
             "backend": self.backend,
             "duration": round(self.duration, 3),
         }
-
-
-class _Remembered(dict[Case, Expected]):
-    """References by case, shared by threads."""
 
 
 @dataclass
@@ -136,8 +133,8 @@ def score(
 ) -> MutationReport:
     """Judge ``mutants`` of a kernel that passes. ``jobs`` is the number of worker processes.
 
-    ``on_event`` receives ``{"event": "mutant", "done", "total", "kind", "change", "killed_by"}`` after each; it is
-    called from one thread at a time.
+    ``on_event`` receives ``{"event": "progress", "done", "total", "killed", "kind", "change", "killed_by"}`` after
+    each, from one thread at a time.
     """
     chosen = choose_backend(backend)
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
@@ -146,18 +143,16 @@ def score(
     cases = revealing(operator, chosen, seed % 2**30)
     if examples:
         cases += draw(plan(operator, chosen, examples, None), seed)
-    import os
-
     cpus = os.cpu_count() or 1
     jobs = max(1, min(len(given), jobs or (cpus if chosen == "interpreter" else cpus // 2), 8))
-    remembered: dict[Case, Expected] = {}
+    known = Memory()
     verdicts: dict[int, Failure | str | None] = {}
     lock = threading.Lock()
     waiting = iter(range(len(given)))
 
     def serve(folder: Path) -> None:
         worker = Worker(folder, Signature.of(operator), backend=chosen, timeout=case_timeout, memory=memory)
-        judge = Judge(operator, worker, remember=remembered, device=judging_device(chosen))
+        judge = Judge(operator, worker, memory=known, device=judging_device(chosen))
         jury = _Jury(operator, worker, judge, folder)
         try:
             while True:
@@ -170,8 +165,18 @@ def score(
                     verdicts[number] = verdict
                     if on_event:
                         mutant = given[number]
-                        event = {"event": "mutant", "done": len(verdicts), "total": len(given)}
-                        on_event(event | {"kind": mutant.kind, "change": mutant.change, "killed_by": _how(verdict)})
+                        killed = sum(isinstance(v, Failure) for v in verdicts.values())
+                        on_event(
+                            {
+                                "event": "progress",
+                                "done": len(verdicts),
+                                "total": len(given),
+                                "killed": killed,
+                                "kind": mutant.kind,
+                                "change": mutant.change,
+                                "killed_by": _how(verdict),
+                            }
+                        )
         finally:
             worker.stop()
 

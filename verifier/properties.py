@@ -21,6 +21,7 @@ empty                       no rows: outputs of the right shapes, reductions at 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -161,19 +162,42 @@ class Expected:
     baseline: dict[str, Tensor]
 
 
+class Memory:
+    """What is known about cases, kept for several candidates; threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[Case, Expected] = {}
+        # Tracing a reference is not safe in two threads.
+        self._lock = threading.Lock()
+
+    def get(self, case: Case, make: Callable[[Case], Expected]) -> Expected:
+        with self._lock:
+            if case not in self._known:
+                self._known[case] = make(case)
+            return self._known[case]
+
+
 class Judge:
     """Runs cases through a worker and says what fails. One per candidate.
 
-    ``remember`` keeps what is known about a case for the next candidates, ``device`` is where references are computed.
+    ``memory`` keeps what is known about a case for the next candidates, ``device`` is where references are computed.
+    ``form`` "pytorch" judges the kernel's PyTorch form in place of the kernel, to exercise the gate without launches.
     """
 
     def __init__(
-        self, operator: Any, worker: Worker, *, remember: dict[Case, Expected] | None = None, device: str = "cpu"
+        self,
+        operator: Any,
+        worker: Worker,
+        *,
+        memory: Memory | None = None,
+        device: str = "cpu",
+        form: str = "kernel",
     ) -> None:
         self.operator = operator
+        self.form = form
         self.signature: SignatureLike = operator
         self.worker = worker
-        self.remember = remember
+        self.memory = memory
         self.device = device
         self.tally = Tally()
 
@@ -187,7 +211,7 @@ class Judge:
         """
         tally = self.tally
         try:
-            self.worker.submit(case)
+            self.worker.submit(case, self.form)
             # While the worker runs the kernel.
             try:
                 expected = self.expect(case)
@@ -206,7 +230,7 @@ class Judge:
         tally.tried["contract" if case.m else "empty"] += 1
         tally.tried["edges"] += case.m == 1 or (case.m > 1 and case.n == column_multiple(self.signature))
         failures = self._own(case, expected, header, raw, first)
-        if not failures and case.m:
+        if not failures and case.m and self.form == "kernel":
             failures = self._related(case, expected, raw)
         scalars = expected.inputs.scalars
         return [replace(failure, scalars=dict(scalars)) for failure in failures]
@@ -253,14 +277,10 @@ class Judge:
 
     def expect(self, case: Case) -> Expected:
         """What the parent knows about a case before it sees an answer."""
-        known = self.remember.get(case) if self.remember is not None else None
-        if known is None:
-            known = self._expect(case, materialise(case, self.signature))
-            if self.remember is not None:
-                self.remember[case] = known
-        return known
+        return self.memory.get(case, self._expect) if self.memory else self._expect(case)
 
-    def _expect(self, case: Case, inputs: Inputs) -> Expected:
+    def _expect(self, case: Case) -> Expected:
+        inputs = materialise(case, self.signature)
         digest = inputs.digest()
         if case.m == 0:
             return Expected(inputs, digest, None, {})
@@ -470,7 +490,7 @@ class Judge:
             moved = relations.Rearranged(other)
             known = expected
             if rearranging:
-                if not relations.commutes(self.operator, expected.inputs, reference.values, moved):
+                if not relations.commutes(self.operator, expected.inputs.to(self.device), reference.values, moved):
                     return []
                 known = self._moved(expected, moved)
             try:

@@ -163,7 +163,14 @@ def describe(name: str, result: Any) -> tuple[dict[str, Any], bytes]:
     import torch
 
     if not isinstance(result, torch.Tensor):
-        return {"name": name, "dtype": type(result).__name__, "shape": [], "device": "", "guarded": False, "shares": ""}, b""
+        return {
+            "name": name,
+            "dtype": type(result).__name__,
+            "shape": [],
+            "device": "",
+            "guarded": False,
+            "shares": "",
+        }, b""
     dtype = str(result.dtype).removeprefix("torch.")
     entry: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(result.shape), "device": result.device.type}
     return {**entry, "guarded": False, "shares": ""}, raw_bytes(result)

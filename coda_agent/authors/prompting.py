@@ -37,10 +37,29 @@ def render_repair(
     source: str,
     diagnostics: Sequence[Diagnostic | str] = (),
     counterexample: Mapping[str, Any] | str | None = None,
+    *,
+    guesses: Sequence[str] = (),
+    problems: Sequence[str] = (),
+    missing: str = "",
+    note: str = "",
 ) -> str:
-    """The message that follows an answer which was refused or disagreed with the reference."""
+    """The message that follows an answer which was refused or disagreed with the reference.
+
+    ``missing`` says why there is no ``source``; ``guesses`` are kinds of error, ``problems`` what the compiler says, and
+    ``note`` a sentence on where to start from.
+    """
     shown = counterexample if isinstance(counterexample, str | None) else _as_json(counterexample)
-    text = _fill("repair.md.j2", operator, source=source, diagnostics=list(map(str, diagnostics)), counterexample=shown)
+    text = _fill(
+        "repair.md.j2",
+        operator,
+        source=source,
+        diagnostics=list(map(str, diagnostics)),
+        counterexample=shown,
+        guesses=list(guesses),
+        problems=list(problems),
+        missing=missing,
+        note=note,
+    )
     return text.strip() + "\n"
 
 

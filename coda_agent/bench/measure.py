@@ -45,7 +45,10 @@ def tuned(
     """The fastest configuration found for a problem, in ``seconds`` of timing after compiling."""
     include, dtype = problem.include, problem.dtype
     itemsize = getattr(torch, dtype).itemsize
-    configs = tune.compilable(folder, operator_spec, list(tune.space(kernel, itemsize)), include, dtype)
+    space = list(tune.space(kernel, itemsize))
+    if itemsize == 2 and torch.version.hip is None and torch.cuda.get_device_capability()[0] == 9:
+        space = [*tune.pingpong_space(kernel, include), *space]
+    configs = tune.compilable(folder, operator_spec, space, include, dtype)
     if not configs:
         raise MeasurementFault(f"no configuration of {operator.name} runs on this device")
     inputs = random_inputs(operator, problem.m, problem.n, problem.k, dtype=getattr(torch, dtype))

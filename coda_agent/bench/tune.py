@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -47,6 +47,41 @@ def space(kernel: Kernel, itemsize: int) -> Iterator[Config]:
                 num_stages=stages,
                 load_tma=load_tma,
                 store_tma=store_tma,
+            )
+
+
+#: Ping-pong tiles: columns, columns of a sub-tile, sub-tiles that the epilogue's loads may run ahead.
+_PINGPONG = ((192, 64, 2), (192, 32, 2), (128, 32, 4), (128, 32, 2), (128, 64, 2), (192, 32, 3), (128, 128, 2))
+
+
+def pingpong_space(kernel: Kernel, include: Collection[str]) -> Iterator[Config]:
+    """Configurations of the second mainloop worth timing on Hopper in half precision, likeliest first.
+
+    Each has as many stages as its shared memory leaves room for: with fewer than four the tensor cores wait.
+    """
+    widths = {"HalfTile": 0.5, "Tile": 1, "PairTile": 2}
+    loads = [widths[operand.extent] for operand in kernel.operands if operand.extent in widths]
+    stores = [
+        widths[output.extent]
+        for output in kernel.outputs
+        if output.extent in widths and (not output.optional or output.name in include)
+    ]
+    for block_n, width, load_stages in _PINGPONG:
+        if not loads and load_stages > 2:
+            continue
+        sub_tile = 128 * width * 2
+        # Both consumers stage one store at a time; the last 512 bytes hold the barriers.
+        staged = load_stages * sum(loads) * sub_tile + 2 * max(stores, default=0) * sub_tile + 512
+        stages = int(_SHARED - staged) // ((128 + block_n) * 64 * 2)
+        if stages >= 3:
+            yield Config(
+                128,
+                block_n,
+                64,
+                subtiles=block_n // width,
+                num_stages=min(stages, 6),
+                pingpong=True,
+                load_stages=load_stages,
             )
 
 

@@ -220,23 +220,27 @@ def _triton_form(epilogue: Epilogue) -> dict[str, Any]:
         else:
             pointers.append(f"{name}_ptr")
             strides += [f"{name}_stride"] if operand.extent.is_tile else []
-    in_epilogue = list(pointers)
+    # Tiles first, those loaded before those stored: the ping-pong mainloop has descriptors of its own for them.
+    tiles = [f"{name}_ptr" for name, operand in operands if operand.extent.is_tile]
+    tiles += [f"{name}_ptr" for name, output in outputs.items() if not output.reduction]
+    vectors = [f"{name}_ptr" for name, operand in operands if not operand.extent.is_tile and operand.extent != SCALAR]
     for name, output in outputs.items():
         pointer = f"{name}_partial" if output.reduction else f"{name}_ptr"
         pointers.append(pointer)
         if not output.reduction:
             strides.append(f"{name}_stride")
-        if not (output.reduction and output.extent == COL_VECTOR):
-            in_epilogue.append(pointer)
+        if output.reduction and output.extent != COL_VECTOR:
+            vectors.append(pointer)
     flags = [f"STORE_{name.upper()}" for name, output in outputs.items() if output.optional]
     if any(operand.extent.is_tile for _, operand in operands):
         flags.append("TMA_LOADS")
     if any(not output.reduction for output in outputs.values()):
         flags.append("TMA_STORES")
     in_flags = [f for f in flags if not (f.startswith("STORE_") and _only_carried(epilogue, f))]
+    finish_flags = [f"STORE_{partial['output'].upper()}" for partial in partials if partial["optional"]]
     text = "\n".join(body + prelude + [s["finish"] for s in partials] + [s["initial"] for s in states])
     names = [s["name"] for s in states]
-    shared = [*in_epilogue, *strides, *scalars]
+    shared = [*tiles, *vectors, *strides, *scalars]
     used = {name for name in DEVICE_FUNCTIONS if re.search(rf"\b{name}\(", text)}
     used |= {"load_operand", "split_columns", "tile_coordinates"}
     used |= {"store_partial"} if partials else set()
@@ -247,6 +251,11 @@ def _triton_form(epilogue: Epilogue) -> dict[str, Any]:
         "epilogue_flags": in_flags,
         "states": states,
         "state_names": names,
+        "states_tuple": _tuple(names),
+        "initials_tuple": _tuple([state["initial"] for state in states]),
+        "finish_pointers": [f"{partial['output']}_partial" for partial in partials],
+        "finish_flags": finish_flags,
+        "finish_flags_annotated": [f"{flag}: tl.constexpr" for flag in finish_flags],
         "partials": partials,
         "gemm_parameters": ["A", "W", *pointers, "stride_am", "stride_ak", "stride_wn", "stride_wk", *strides, *scalars, "M", "N", "K"],
         "gemm_flags": [f"{f}: tl.constexpr" for f in flags],
@@ -254,6 +263,11 @@ def _triton_form(epilogue: Epilogue) -> dict[str, Any]:
         "device_functions": sorted(used),
         "infinity": "INFINITY" in text,
     }  # fmt: skip
+
+
+def _tuple(texts: Sequence[str]) -> str:
+    """A tuple as it is returned and assigned: in brackets where there is one item, so that its comma is seen."""
+    return ", ".join(texts) if len(texts) != 1 else f"({texts[0]},)"
 
 
 def _only_carried(epilogue: Epilogue, flag: str) -> bool:

@@ -57,13 +57,14 @@ _SIBLINGS = {
 
 def mutants(epilogue: Epilogue, description: Description) -> Iterator[Mutant]:
     """Every mutant of a kernel that computes something else, duplicates left out."""
+    original = generate(epilogue, description)
     seen = {epilogue.digest}
     for kind, change, mutated in _epilogue_mutants(epilogue):
         if mutated.digest in seen or equivalent(epilogue, mutated):
             continue
         seen.add(mutated.digest)
         yield Mutant(kind, change, generate(mutated, description))
-    yield from _text_mutants(generate(epilogue, description))
+    yield from _text_mutants(original)
 
 
 # --- In the IR -------------------------------------------------------------------------------------------------------
@@ -72,13 +73,21 @@ def mutants(epilogue: Epilogue, description: Description) -> Iterator[Mutant]:
 def _epilogue_mutants(epilogue: Epilogue) -> Iterator[tuple[str, str, Epilogue]]:
     for value in list(epilogue.values()):
         where = f"line {value.location.line}"
-        for kind, change, build in _changes(value):
+        for kind, change, build in _changes(value, _sibling(epilogue, value)):
             mutated = _rewrite(epilogue, value, build)
             if mutated is not None:
                 yield kind, f"{where}: {change}", mutated
 
 
-def _changes(value: Value) -> Iterator[tuple[str, str, Callable[[tuple[Value, ...]], Value]]]:
+def _sibling(epilogue: Epilogue, item: Value) -> Value | None:
+    """The other item of a pair that one statement unpacks."""
+    for statement in epilogue.statements:
+        if isinstance(statement, Assign) and len(statement.values) == 2 and any(v is item for v in statement.values):
+            return next((v for v in statement.values if v is not item), None)
+    return None
+
+
+def _changes(value: Value, sibling: Value | None) -> Iterator[tuple[str, str, Callable[[tuple[Value, ...]], Value]]]:
     """What can go wrong at one value, as functions of its (already rebuilt) arguments."""
 
     def other(op: str) -> Callable[[tuple[Value, ...]], Value]:
@@ -104,7 +113,7 @@ def _changes(value: Value) -> Iterator[tuple[str, str, Callable[[tuple[Value, ..
         yield (
             "neighbour lane",
             "the other column of the pair",
-            lambda args: replace(value, args=args, payload=1 - int(value.payload or 0)),
+            lambda args: sibling or replace(value, args=args, payload=1 - int(value.payload or 0)),
         )
     if op == "where":
         kind = "missing mask" if _depends_on_index(value.args[0]) else "dropped condition"
@@ -172,7 +181,11 @@ def _rewrite(epilogue: Epilogue, target: Value, build: Callable[[tuple[Value, ..
     try:
         for statement in epilogue.statements:
             if isinstance(statement, Assign):
-                statements.append(Assign(statement.names, tuple(visit(value) for value in statement.values)))
+                # An unpacked pair keeps both of its names: what changes is which of them is used.
+                kept = target if target.op == "item" and len(statement.values) == 2 else None
+                statements.append(
+                    Assign(statement.names, tuple(v if v is kept else visit(v) for v in statement.values))
+                )
             else:
                 value = visit(statement.value)
                 output = epilogue.signature.outputs[statement.output]
@@ -257,7 +270,11 @@ def _text_mutants(text: str) -> Iterator[Mutant]:
     for pattern, kind, change, edit in _EACH:
         for match in re.finditer(pattern, text):
             replaced = match.expand(edit)
-            yield Mutant(kind, f"{change}: {match.group(0)}", text[: match.start()] + replaced + text[match.end() :])
+            edited = text[: match.start()] + replaced + text[match.end() :]
+            for name in ("load_row", "load_col"):
+                if f"{name}(" in replaced and not re.search(rf"\b{name}\b", text):
+                    edited = edited.replace("\n\n\n", f"\nfrom ..runtime.tile import {name}\n\n\n", 1)
+            yield Mutant(kind, f"{change}: {match.group(0)}", edited)
 
 
 # (kind, change, pattern, replacement), each applied wherever it matches.
@@ -279,8 +296,9 @@ _EACH: tuple[tuple[str, str, str, str], ...] = (
     (r"load_col\((\w+), rows, M\)", "neighbour lane", "a column vector one row too far", r"load_col(\1, rows + 1, M)"),
     (r"load_row\((\w+), cols, N\)", "neighbour lane", "a row vector one column too far", r"load_row(\1, cols + 1, N)"),
     (r"load_tile\((\w+), row, ([^,]+),", "neighbour lane", "a tile one column too far", r"load_tile(\1, row, \2 + 1,"),
-    (r"(store_tile\((?:[^()]|\([^()]*\))*?, row, [^,]+), M,", "unmasked edge", "a store one row too far", r"\1, M + 1,"),
-    (r"(store_tile\((?:[^()]|\([^()]*\))*?, row, [^,]+), M,", "unwritten edge", "a store one row short", r"\1, M - 1,"),
-    (r"(store_tile\((?:[^()]|\([^()]*\))*?, row, [^,]+, M, [^,]+),", "unmasked edge", "a store one column too far", r"\1 + 1,"),
-    (r"(store_partial\((?:[^()]|\([^()]*\))*?), tile_n, rows, M\)", "stale tile", "every tile's partial in one slot", r"\1, tile_n * 0, rows, M)"),
+    (r"(store_tile\((?:load_tile\([^()]*\)|(?!store_|load_tile)[\s\S])*?, row, [^,]+), M,", "unmasked edge", "a store one row too far", r"\1, M + 1,"),
+    (r"(store_tile\((?:load_tile\([^()]*\)|(?!store_|load_tile)[\s\S])*?, row, [^,]+), M,", "unwritten edge", "a store one row short", r"\1, M - 1,"),
+    (r"(store_tile\((?:load_tile\([^()]*\)|(?!store_|load_tile)[\s\S])*?, row, [^,]+, M, [^,]+),", "unmasked edge", "a store one column too far", r"\1 + 1,"),
+    (r"(store_partial\((?:(?!store_)[\s\S])*?), row // BLOCK_M, cols, N\)", "stale tile", "every tile's partial in one slot", r"\1, row // BLOCK_M * 0, cols, N)"),
+    (r"(store_partial\((?:(?!store_)[\s\S])*?), tile_n, rows, M\)", "stale tile", "every tile's partial in one slot", r"\1, tile_n * 0, rows, M)"),
 )  # fmt: skip

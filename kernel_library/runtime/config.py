@@ -12,6 +12,10 @@ class Config:
     ``subtiles`` splits the columns of a finished tile so that the epilogue needs fewer registers and less shared
     memory at a time. ``tma`` moves A and W by TMA descriptors (None: whenever the device and the tensors allow),
     ``load_tma`` and ``store_tma`` the epilogue's tiles.
+
+    ``pingpong`` asks for the second mainloop, on GPUs and tensors that it can run on: tiles of 128 rows and up to 192
+    columns, of which two are in flight, everything by TMA. It has ``load_stages`` buffers for the sub-tiles that the
+    epilogue loads, and its own number of warps.
     """
 
     block_m: int = 128
@@ -24,8 +28,13 @@ class Config:
     tma: bool | None = None
     load_tma: bool = False
     store_tma: bool = False
+    pingpong: bool = False
+    load_stages: int = 2
 
     def __post_init__(self) -> None:
+        if self.pingpong:
+            self._check_pingpong()
+            return
         for name in ("block_m", "block_n", "block_k", "subtiles", "num_warps"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1 or value & (value - 1):
@@ -41,6 +50,34 @@ class Config:
         if self.block_n // self.subtiles < 8:
             raise ValueError(
                 f"a sub-tile must keep at least 8 columns; got block_n={self.block_n}, subtiles={self.subtiles}"
+            )
+
+    @property
+    def tail(self) -> int:
+        """Columns of a ping-pong tile beyond the largest power of two: the matrix instruction's shapes are such."""
+        return self.block_n - (1 << (self.block_n.bit_length() - 1))
+
+    def _check_pingpong(self) -> None:
+        if self.block_m != 128 or not 64 <= self.block_n <= 192 or self.tail & (self.tail - 1) or self.block_n % 16:
+            raise ValueError(
+                "a ping-pong tile has 128 rows and 64 to 192 columns, a power of two or the sum of two; "
+                f"got block_m={self.block_m}, block_n={self.block_n}"
+            )
+        width = self.block_n // self.subtiles
+        if (
+            width * self.subtiles != self.block_n
+            or width & (width - 1)
+            or width < 16
+            or (self.tail and self.tail % width)
+        ):
+            raise ValueError(
+                "a ping-pong sub-tile is a power of two columns wide, at least 16, and divides the tile and its tail; "
+                f"got block_n={self.block_n}, subtiles={self.subtiles}"
+            )
+        if self.block_k not in (64, 128) or self.num_stages < 2 or self.load_stages < 1 or self.group_m < 1:
+            raise ValueError(
+                f"a ping-pong mainloop takes block_k of 64 or 128 and at least 2 stages; got block_k={self.block_k}, "
+                f"num_stages={self.num_stages}, load_stages={self.load_stages}, group_m={self.group_m}"
             )
 
 

@@ -39,6 +39,9 @@ class Kernel:
         name: str,
         *,
         gemm: Any,
+        epilogue: Any = None,
+        start: Any = None,
+        finish: Any = None,
         torch_epilogue: Callable[..., tuple[Tensor, ...]],
         operands: Sequence[Operand],
         outputs: Sequence[Output],
@@ -49,6 +52,9 @@ class Kernel:
         #: The folder of kernel.py, whose record.json may hold tuned configurations.
         self.folder = Path(file).parent if file else None
         self.gemm = gemm
+        #: What the plain mainloop calls on a tile, for the ping-pong mainloop to call too: the epilogue of a sub-tile,
+        #: and where reductions run along rows, what they start from and where they go.
+        self.epilogue, self.start, self.finish = epilogue, start, finish
         self.torch_epilogue = torch_epilogue
         self.operands = tuple(operands)
         self.outputs = tuple(outputs)
@@ -331,11 +337,30 @@ class Kernel:
             for output in selected:
                 if output.name in out:
                     self._check_out(output, out[output.name], a, m, n)
-            plan = Plan(self, a, w, operands, config or self.default_config(a, w, selected), selected, out)
+            plan = self._plan(a, w, operands, config or self.default_config(a, w, selected), selected, out)
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             self._plans[key] = plan
         return plan.execute(a, w, operands, out)
+
+    def _plan(
+        self,
+        a: Tensor,
+        w: Tensor,
+        operands: Mapping[str, Any],
+        config: Config,
+        selected: Sequence[Output],
+        out: Mapping[str, Tensor],
+    ) -> Plan:
+        """A launch behind the mainloop that ``config`` names, or behind the plain one where that cannot run."""
+        if config.pingpong:
+            if a.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(a.device)[0] == 9:
+                from .pingpong import PingPongPlan, fits
+
+                if fits(self, a, w, operands, config, selected, out):
+                    return PingPongPlan(self, a, w, operands, config, selected, out)
+            config = self._config_by_shape(a, w)
+        return Plan(self, a, w, operands, config, selected, out)
 
     def _check_out(self, output: Output, given: Tensor, a: Tensor, m: int, n: int) -> Tensor:
         expected = shape_of(output.extent, m, n)
@@ -351,19 +376,23 @@ class Kernel:
 
     def default_config(self, a: Tensor, w: Tensor, selected: Sequence[Output] | None = None) -> Config:
         """The configuration used where none is given: a tuned one from the record, else one chosen by shape."""
-        if not a.is_cuda:
-            return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
         (m, k), n = a.shape, w.shape[0]
-        properties = torch.cuda.get_device_properties(a.device)
-        if self.folder is not None:
+        if self.folder is not None and a.is_cuda:
+            properties = torch.cuda.get_device_properties(a.device)
             include = [o.name for o in (self.outputs if selected is None else selected) if o.optional]
             dtype = str(a.dtype).removeprefix("torch.")
             found = lookup(self.folder, properties.name, dtype, include, m, n, k)
             if found is not None:
                 return found
+        return self._config_by_shape(a, w)
+
+    def _config_by_shape(self, a: Tensor, w: Tensor) -> Config:
+        if not a.is_cuda:
+            return Config(32, 32, 32, num_warps=4)  # the interpreter: small, so that edges are met
+        properties = torch.cuda.get_device_properties(a.device)
         return default_config(
-            m,
-            n,
+            a.shape[0],
+            w.shape[0],
             a.element_size(),
             multiprocessors=properties.multi_processor_count,
             hopper=torch.version.hip is None and properties.major >= 9,

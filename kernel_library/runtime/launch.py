@@ -131,7 +131,7 @@ class Plan:
             for name, tensor in tensors.items():
                 constants[f"{name}_stride"] = tensor.stride(0)
                 if constants[flag]:
-                    blocks[f"{name}_ptr"] = [config.block_m, _width(kernel, name, config)]
+                    blocks[f"{name}_ptr"] = [config.block_m, width_of(kernel, name, config)]
         values: list[Any] = []
         scalars = {f"{o.name}_value": (o.name, int if o.element == "int" else float) for o in kernel.operands}
         for position, name in enumerate(kernel.gemm.arg_names):
@@ -170,15 +170,7 @@ class Plan:
         return results, self.compiled
 
     def _launch(self, tensors: Mapping[str, Any]) -> None:
-        values = self.values.copy()
-        for position, name, block, transposed in self.slots:
-            tensor = tensors[name]
-            if block is not None:
-                tensor = tensor.T if transposed else tensor
-                tensor = TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-            values[position] = tensor
-        for position, name, type_ in self.scalars:
-            values[position] = type_(tensors[name])
+        values = self._filled(tensors)
         if self.device.type != "cuda":
             self.gemm[self.grid](*values, **self.options)
         elif torch.cuda.current_device() == self.device.index:
@@ -186,6 +178,21 @@ class Plan:
         else:
             with torch.cuda.device(self.device):
                 self._launch_here(values)
+
+    def _filled(self, tensors: Mapping[str, Any]) -> list[Any]:
+        """The kernel's arguments, with these tensors and scalars in their places."""
+        values = self.values.copy()
+        for position, name, block, transposed in self.slots:
+            tensor = tensors[name]
+            if block is not None:
+                tensor = self._descriptor(tensor.T if transposed else tensor, block)
+            values[position] = tensor
+        for position, name, type_ in self.scalars:
+            values[position] = type_(tensors[name])
+        return values
+
+    def _descriptor(self, tensor: Tensor, block: list[int]) -> Any:
+        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
 
     def _launch_here(self, values: list[Any]) -> None:
         if self.compiled is None:
@@ -204,7 +211,7 @@ def finish(workspace: Tensor, reduction: str) -> Tensor:
     return workspace.amax(0) if workspace.shape[0] else workspace.new_full(workspace.shape[1:], -torch.inf)
 
 
-def _width(kernel: Kernel, name: str, config: Config) -> int:
+def width_of(kernel: Kernel, name: str, config: Config) -> int:
     """Columns of a tile operand or output that one sub-tile covers."""
     extent = next(item.extent for item in kernel.items if item.name == name)
     return int(config.block_n // config.subtiles * COLUMNS[extent])
@@ -212,7 +219,7 @@ def _width(kernel: Kernel, name: str, config: Config) -> int:
 
 def _descriptors_fit(kernel: Kernel, tensors: Mapping[str, Tensor], config: Config) -> bool:
     return all(
-        _descriptor_allowed(tensor) and _width(kernel, name, config) * tensor.element_size() >= 16
+        descriptor_allowed(tensor) and width_of(kernel, name, config) * tensor.element_size() >= 16
         for name, tensor in tensors.items()
     )
 
@@ -222,7 +229,7 @@ def _k_major(matrix: Tensor) -> bool:
     return matrix.stride(1) == 1 or matrix.stride(0) != 1
 
 
-def _descriptor_allowed(matrix: Tensor) -> bool:
+def descriptor_allowed(matrix: Tensor) -> bool:
     """TMA's rules: 16-byte aligned base, strides of 16 bytes, contiguous last dimension, not empty."""
     return (
         matrix.numel() > 0
@@ -238,4 +245,4 @@ def _use_tma(a: Tensor, w: Tensor, config: Config) -> bool:
         return False
     if a.is_cuda and (torch.version.hip is not None or torch.cuda.get_device_capability(a.device)[0] < 9):
         return False
-    return all(_descriptor_allowed(t if _k_major(t) else t.T) for t in (a, w))
+    return all(descriptor_allowed(t if _k_major(t) else t.T) for t in (a, w))

@@ -1,6 +1,5 @@
 """The worker survives what candidates do, and the gate rejects each misbehaviour by name."""
 
-# ruff: noqa: UP037 (the strings inside Reduced[...] are values, not annotations)
 from __future__ import annotations
 
 import importlib.util
@@ -71,7 +70,9 @@ def only(failures: list[Failure]) -> Failure:
 def test_a_correct_kernel_passes(judge: Judge, dtype: str, layout: str) -> None:
     for regime in ("normal", "integers"):
         assert (
-            judge.check(Case(m=7, n=9, k=33, dtype=dtype, output_layout=layout, regime=regime, relation="repeat", seed=2))
+            judge.check(
+                Case(m=7, n=9, k=33, dtype=dtype, output_layout=layout, regime=regime, relation="repeat", seed=2)
+            )
             == []
         )
 
@@ -93,6 +94,8 @@ def test_a_correct_kernel_passes(judge: Judge, dtype: str, layout: str) -> None:
         ("STALE", "contract", "not finite"),
         ("WRONG", "elementwise_bound", "beyond the element-wise bound"),
         ("ROUNDED_TWICE", "elementwise_bound", "beyond the element-wise bound"),
+        ("BF16_SUM", "elementwise_bound", "beyond the element-wise bound"),
+        ("PEEKS", "contract", "memory holds that nobody has written"),
         ("WRONG_FORM", "pytorch_form", "beyond the element-wise bound"),
     ],
 )
@@ -129,7 +132,41 @@ def test_two_launches_must_agree(judge: Judge) -> None:
 def test_the_pointer_form_is_judged_too(judge: Judge) -> None:
     tiling = Tiling(tma=None)
     assert judge.check(case("WRONG_POINTER", tiling=vars(tiling))) == []
-    assert only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), relation="pointers"))).prop == "tma_and_pointer_agree"
+    assert (
+        only(judge.check(case("WRONG_POINTER", tiling=vars(tiling), relation="pointers"))).prop
+        == "tma_and_pointer_agree"
+    )
+
+
+def test_outputs_must_not_share_memory(judge: Judge) -> None:
+    assert "shares its memory with y" in only(judge.check(case("SHARES", dtype="fp32"))).message
+
+
+@pytest.mark.parametrize(("relation", "prop"), [("rows", "rows_commute"), ("batches", "batches_agree")])
+def test_where_a_row_lies_must_not_matter(judge: Judge, relation: str, prop: str) -> None:
+    assert judge.check(case("NUDGED", dtype="fp32", seed=4)) == []
+    assert only(judge.check(case("NUDGED", dtype="fp32", seed=4, relation=relation))).prop == prop
+
+
+def test_another_tiling_keeps_the_bounds(judge: Judge) -> None:
+    assert judge.check(case("TILED", relation="tiling", other=vars(Tiling(64, 16, 16)))) == []
+    failure = only(judge.check(case("TILED", relation="tiling", other=vars(Tiling(32, 16, 16)))))
+    assert failure.prop == "configurations_agree"
+
+
+@pytest.mark.parametrize("relation", ["rows", "columns", "batches"])
+@pytest.mark.parametrize("regime", ["normal", "heavy", "integers"])
+def test_correct_kernels_keep_every_relation(judge: Judge, relation: str, regime: str) -> None:
+    tried = judge.tally.tried.copy()
+    # One multiplication a product: PyTorch's matrix product keeps no order of summation.
+    assert judge.check(Case(m=37, n=21, k=1, dtype="fp32", regime=regime, relation=relation, seed=3)) == []
+    assert sum(judge.tally.tried.values()) > sum(tried.values()) + 4
+
+
+def test_a_configuration_too_large_is_no_verdict(judge: Judge) -> None:
+    cases, skipped = judge.tally.cases, judge.tally.skipped
+    assert judge.check(case("GREEDY_TILES")) == []
+    assert (judge.tally.cases, judge.tally.skipped) == (cases, skipped + 1)
 
 
 def test_no_rows_are_allowed(judge: Judge) -> None:
@@ -199,6 +236,8 @@ def test_a_report_is_a_certificate() -> None:
     assert 0.5 < report.max_error_ratio <= 1.0
     assert report.percent_of_torch_error is not None
     assert report.percent_of_torch_error < 100.0
+    assert report.unjudged_share == 0.0
+    assert report.mutation is None
     assert report.backend == "interpreter"
     assert all(report.versions.values())
     assert json.loads(json.dumps(report.as_dict(), allow_nan=False))["seed"] == 5

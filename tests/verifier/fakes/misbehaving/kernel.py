@@ -20,6 +20,7 @@ RAISES, HANGS, CRASHES, EXITS, GREEDY = 1001, 1002, 1003, 1004, 1005
 UNWRITTEN, BEFORE, AFTER, BETWEEN, MUTATES, ELSEWHERE = 1011, 1012, 1013, 1014, 1015, 1016
 DTYPE, SHAPE, MISSING, NOT_FINITE, RANDOM, STALE, PRINTS = 1021, 1022, 1023, 1024, 1025, 1026, 1027
 WRONG, ROUNDED_TWICE, WRONG_FORM, WRONG_POINTER, STARTS_CHILD, ENVIRONMENT = 1031, 1032, 1033, 1034, 1035, 1036
+NUDGED, TILED, BF16_SUM, PEEKS, SHARES, GREEDY_TILES = 1041, 1042, 1043, 1044, 1045, 1046
 
 
 class Fake(Kernel):
@@ -82,6 +83,17 @@ class Fake(Kernel):
             y[-1] = torch.empty(n)  # whatever the memory held
         elif mode == WRONG_POINTER and config is not None and config.tma is False:
             y = y + 1.0
+        elif mode == NUDGED:
+            y[0] *= 1.0 + 2.0**-22  # within every bound, but not what another place in the batch would give
+            s[0] *= 1.0 + 2.0**-22
+        elif mode == TILED and config is not None and config.block_m == 32:
+            y = y + 1.0
+        elif mode == BF16_SUM:
+            s = y.to(torch.bfloat16).float().sum(1)
+        elif mode == PEEKS:
+            y[:, 0] += 0.0 * target[:, 0].float()  # the output's memory, before anything was written there
+        elif mode == GREEDY_TILES:
+            raise type("OutOfResources", (Exception,), {})("out of resource: shared memory")
         elif mode == MUTATES:
             a[0, 0] += 1.0
         elif mode == ENVIRONMENT and any("KEY" in name or "TOKEN" in name for name in os.environ):
@@ -104,6 +116,8 @@ class Fake(Kernel):
             return {"y": target.float(), "s": s}
         elif mode == SHAPE:
             return {"y": target, "s": s[:-1]}
+        elif mode == SHARES:
+            return {"y": target, "s": target[:, 0]}
         elif mode == MISSING:
             return {"y": target}
         return {"y": target, "s": s}
