@@ -253,7 +253,9 @@ def mutation_score(
         if event.get("event") == "progress":
             tell(MutationProgress(event["done"], event["total"], event["killed"]))
 
-    made = list(mutants(parse(epilogue, signature(operator)), Description(operator.name, operator.doc)))
+    defaults = {operand.name: operand.default for operand in operator.operands if operand.default is not None}
+    description = Description(operator.name, operator.doc, defaults)
+    made = list(mutants(parse(epilogue, signature(operator)), description))
     with user_code(operator.name):
         report: dict[str, Any] = score(operator, made, backend=backend, seed=seed, on_event=progress).as_dict()
     tell(Mutated(report))

@@ -127,6 +127,8 @@ class Tiling:
     tma: bool | None = False
     load_tma: bool = False
     store_tma: bool = False
+    pingpong: bool = False
+    load_stages: int = 2
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,9 @@ def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> l
     small, medium = Tiling(64, 64, 64), Tiling(128, 128, 64, num_warps=8)
     wide = Tiling(128, 256, 64, num_warps=8, subtiles=4 if tiles >= 3 else 2, tma=None, store_tma=True)
     tma = replace(medium, tma=None, load_tma=True, store_tma=True, subtiles=2)
+    # The second mainloop; where a GPU cannot run it, the library runs the plain one instead.
+    turns = Tiling(128, 128, 64, num_stages=4, subtiles=4, tma=None, pingpong=True)
+    wider = replace(turns, block_n=192, subtiles=6 if tiles >= 3 else 3)
     single = Tiling(64, 64, 32)  # IEEE fp32 multiplies on the CUDA cores: larger accumulators spill, slowly
     if tilings is not None:
         chosen = tuple(dict.fromkeys(tilings))
@@ -308,7 +313,7 @@ def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> l
             *(Form(t, others=tuple(x for x in chosen if x != t)) for t in chosen),
             *(Form(replace(t, block_m=min(t.block_m, 64), block_n=min(t.block_n, 64), subtiles=1, num_warps=4), aligned=False) for t in chosen[:1]),
         ]  # fmt: skip
-    main = (small, replace(medium, tma=None), wide, tma)
+    main = (small, replace(medium, tma=None), wide, tma, turns, wider)
     return [
         *(Form(t, others=tuple(x for x in main if x != t), pointers=t == tma) for t in main),
         Form(small, aligned=False, others=(replace(small, block_n=128),), single=True),
@@ -316,6 +321,7 @@ def forms(operator: SignatureLike, tilings: Sequence[Tiling] | None = None) -> l
         Form(tma, "bf16", False, "padded", "padded", "padded", "padded"),
         Form(replace(small, block_n=128, subtiles=2), "bf16", False, "offset", "kn", "offset", "odd", optional=False),
         Form(replace(medium, tma=None, store_tma=True), "fp16", True, "column", "kn"),
+        Form(turns, "fp16", True, "row", "kn", optional=False),
         Form(small, "fp16", False, "row", "offset", "padded", "padded"),
         Form(single, "fp32"),
         Form(replace(single, subtiles=2), "fp32", False, "column", "padded", "offset", "odd", optional=False),

@@ -28,7 +28,7 @@ from ..runtime.tile import (
 
 @triton.jit
 def _epilogue(
-    acc, t_acc, lse_max, lse_sum, row, col, M, N, target_ptr, logits_ptr, logits_stride, ignore_index_value,
+    acc, t_acc, lse_max, lse_sum, row, col, M, N, logits_ptr, target_ptr, logits_stride, ignore_index_value,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STORE_LOGITS: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """One (BLOCK_M, BLOCK_N) piece of the output tile at (row, col), in fp32 registers."""
@@ -44,25 +44,42 @@ def _epilogue(
 
 
 @triton.jit
+def _start(BLOCK_M: tl.constexpr):
+    """What the reductions along the rows of a tile start from."""
+    return (
+        tl.full((BLOCK_M,), 0.0, tl.float32), tl.full((BLOCK_M,), -INFINITY, tl.float32),
+        tl.full((BLOCK_M,), 0.0, tl.float32),
+    )
+
+
+@triton.jit
+def _finish(t_acc, lse_max, lse_sum, tile_n, row, M, t_partial, lse_partial, BLOCK_M: tl.constexpr):
+    """Store what the reductions along the rows of one tile came to."""
+    rows = row + tl.arange(0, BLOCK_M)
+    store_partial(t_partial, t_acc, tile_n, rows, M)
+    store_partial(lse_partial, finish_logsumexp(lse_max, lse_sum), tile_n, rows, M)
+
+
+@triton.jit
 def _subtiles(
-    acc, t_acc, lse_max, lse_sum, row, col, M, N, target_ptr, logits_ptr, logits_stride, ignore_index_value,
+    acc, t_acc, lse_max, lse_sum, row, col, M, N, logits_ptr, target_ptr, logits_stride, ignore_index_value,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr, STORE_LOGITS: tl.constexpr,
     TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right, carrying the reductions along."""
     if SUBTILES == 1:
         return _epilogue(
-            acc, t_acc, lse_max, lse_sum, row, col, M, N, target_ptr, logits_ptr, logits_stride, ignore_index_value,
+            acc, t_acc, lse_max, lse_sum, row, col, M, N, logits_ptr, target_ptr, logits_stride, ignore_index_value,
             BLOCK_M, BLOCK_N, STORE_LOGITS, TMA_STORES,
         )
     else:
         left, right = split_columns(acc)
         t_acc, lse_max, lse_sum = _subtiles(
-            left, t_acc, lse_max, lse_sum, row, col, M, N, target_ptr, logits_ptr, logits_stride, ignore_index_value,
+            left, t_acc, lse_max, lse_sum, row, col, M, N, logits_ptr, target_ptr, logits_stride, ignore_index_value,
             BLOCK_M, BLOCK_N // 2, SUBTILES // 2, STORE_LOGITS, TMA_STORES,
         )
         return _subtiles(
-            right, t_acc, lse_max, lse_sum, row, col + BLOCK_N // 2, M, N, target_ptr, logits_ptr, logits_stride,
+            right, t_acc, lse_max, lse_sum, row, col + BLOCK_N // 2, M, N, logits_ptr, target_ptr, logits_stride,
             ignore_index_value, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, STORE_LOGITS, TMA_STORES,
         )
 
@@ -89,16 +106,12 @@ def _gemm(
             a = load_operand(A, row, k * BLOCK_K, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, TMA, A_K_MAJOR)
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
-        t_acc = tl.full((BLOCK_M,), 0.0, tl.float32)
-        lse_max = tl.full((BLOCK_M,), -INFINITY, tl.float32)
-        lse_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+        t_acc, lse_max, lse_sum = _start(BLOCK_M)
         t_acc, lse_max, lse_sum = _subtiles(
-            acc, t_acc, lse_max, lse_sum, row, col, M, N, target_ptr, logits_ptr, logits_stride, ignore_index_value,
+            acc, t_acc, lse_max, lse_sum, row, col, M, N, logits_ptr, target_ptr, logits_stride, ignore_index_value,
             BLOCK_M, BLOCK_N, SUBTILES, STORE_LOGITS, TMA_STORES,
         )
-        rows = row + tl.arange(0, BLOCK_M)
-        store_partial(t_partial, t_acc, tile_n, rows, M)
-        store_partial(lse_partial, finish_logsumexp(lse_max, lse_sum), tile_n, rows, M)
+        _finish(t_acc, lse_max, lse_sum, tile_n, row, M, t_partial, lse_partial, BLOCK_M)
 
 
 def _torch_epilogue(acc, target, ignore_index):
@@ -113,6 +126,9 @@ def _torch_epilogue(acc, target, ignore_index):
 kernel = Kernel(
     "cross_entropy",
     gemm=_gemm,
+    epilogue=_epilogue,
+    start=_start,
+    finish=_finish,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("target", "ColVector", "int"),

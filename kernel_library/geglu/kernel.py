@@ -73,6 +73,7 @@ def _torch_epilogue(acc):
 kernel = Kernel(
     "geglu",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[],
     outputs=[

@@ -18,7 +18,7 @@ from ..runtime.tile import load_operand, load_row, split_columns, store_tile, ti
 
 @triton.jit
 def _epilogue(
-    acc, row, col, M, N, b_ptr, y_ptr, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA_STORES: tl.constexpr,
+    acc, row, col, M, N, y_ptr, b_ptr, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """One (BLOCK_M, BLOCK_N) piece of the output tile at (row, col), in fp32 registers."""
     cols = col + tl.arange(0, BLOCK_N)
@@ -27,17 +27,17 @@ def _epilogue(
 
 @triton.jit
 def _subtiles(
-    acc, row, col, M, N, b_ptr, y_ptr, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr,
+    acc, row, col, M, N, y_ptr, b_ptr, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr,
     TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right."""
     if SUBTILES == 1:
-        _epilogue(acc, row, col, M, N, b_ptr, y_ptr, y_stride, BLOCK_M, BLOCK_N, TMA_STORES)
+        _epilogue(acc, row, col, M, N, y_ptr, b_ptr, y_stride, BLOCK_M, BLOCK_N, TMA_STORES)
     else:
         left, right = split_columns(acc)
-        _subtiles(left, row, col, M, N, b_ptr, y_ptr, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_STORES)
+        _subtiles(left, row, col, M, N, y_ptr, b_ptr, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_STORES)
         _subtiles(
-            right, row, col + BLOCK_N // 2, M, N, b_ptr, y_ptr, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
+            right, row, col + BLOCK_N // 2, M, N, y_ptr, b_ptr, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
             TMA_STORES,
         )
 
@@ -63,7 +63,7 @@ def _gemm(
             a = load_operand(A, row, k * BLOCK_K, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, TMA, A_K_MAJOR)
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
-        _subtiles(acc, row, col, M, N, b_ptr, y_ptr, y_stride, BLOCK_M, BLOCK_N, SUBTILES, TMA_STORES)
+        _subtiles(acc, row, col, M, N, y_ptr, b_ptr, y_stride, BLOCK_M, BLOCK_N, SUBTILES, TMA_STORES)
 
 
 def _torch_epilogue(acc, b):
@@ -74,6 +74,7 @@ def _torch_epilogue(acc, b):
 kernel = Kernel(
     "gelu",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("b", "RowVector"),

@@ -71,6 +71,7 @@ def _torch_epilogue(acc):
 kernel = Kernel(
     "relu2",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[],
     outputs=[

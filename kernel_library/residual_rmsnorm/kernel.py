@@ -17,7 +17,7 @@ from ..runtime.tile import load_operand, load_row, load_tile, split_columns, sto
 
 @triton.jit
 def _epilogue(
-    acc, s_acc, row, col, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride, BLOCK_M: tl.constexpr,
+    acc, s_acc, row, col, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, TMA_LOADS: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """One (BLOCK_M, BLOCK_N) piece of the output tile at (row, col), in fp32 registers."""
@@ -27,28 +27,41 @@ def _epilogue(
     store_tile(x_ptr, x, row, col, M, N, x_stride, BLOCK_M, BLOCK_N, TMA_STORES)
     s_acc = s_acc + tl.sum(x * x, axis=1)
     store_tile(h_ptr, h, row, col, M, N, h_stride, BLOCK_M, BLOCK_N, TMA_STORES)
-    return s_acc
+    return (s_acc,)
+
+
+@triton.jit
+def _start(BLOCK_M: tl.constexpr):
+    """What the reductions along the rows of a tile start from."""
+    return (tl.full((BLOCK_M,), 0.0, tl.float32),)
+
+
+@triton.jit
+def _finish(s_acc, tile_n, row, M, s_partial, BLOCK_M: tl.constexpr):
+    """Store what the reductions along the rows of one tile came to."""
+    rows = row + tl.arange(0, BLOCK_M)
+    store_partial(s_partial, s_acc, tile_n, rows, M)
 
 
 @triton.jit
 def _subtiles(
-    acc, s_acc, row, col, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride, BLOCK_M: tl.constexpr,
+    acc, s_acc, row, col, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr, TMA_LOADS: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right, carrying the reductions along."""
     if SUBTILES == 1:
         return _epilogue(
-            acc, s_acc, row, col, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride, BLOCK_M, BLOCK_N,
+            acc, s_acc, row, col, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride, BLOCK_M, BLOCK_N,
             TMA_LOADS, TMA_STORES,
         )
     else:
         left, right = split_columns(acc)
-        s_acc = _subtiles(
-            left, s_acc, row, col, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride, BLOCK_M,
+        (s_acc,) = _subtiles(
+            left, s_acc, row, col, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride, BLOCK_M,
             BLOCK_N // 2, SUBTILES // 2, TMA_LOADS, TMA_STORES,
         )
         return _subtiles(
-            right, s_acc, row, col + BLOCK_N // 2, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride,
+            right, s_acc, row, col + BLOCK_N // 2, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride,
             BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_LOADS, TMA_STORES,
         )
 
@@ -75,13 +88,12 @@ def _gemm(
             a = load_operand(A, row, k * BLOCK_K, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, TMA, A_K_MAJOR)
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
-        s_acc = tl.full((BLOCK_M,), 0.0, tl.float32)
-        s_acc = _subtiles(
-            acc, s_acc, row, col, M, N, c_ptr, w_ptr, x_ptr, h_ptr, c_stride, x_stride, h_stride, BLOCK_M, BLOCK_N,
+        (s_acc,) = _start(BLOCK_M)
+        (s_acc,) = _subtiles(
+            acc, s_acc, row, col, M, N, c_ptr, x_ptr, h_ptr, w_ptr, c_stride, x_stride, h_stride, BLOCK_M, BLOCK_N,
             SUBTILES, TMA_LOADS, TMA_STORES,
         )
-        rows = row + tl.arange(0, BLOCK_M)
-        store_partial(s_partial, s_acc, tile_n, rows, M)
+        _finish(s_acc, tile_n, row, M, s_partial, BLOCK_M)
 
 
 def _torch_epilogue(acc, c, w):
@@ -95,6 +107,9 @@ def _torch_epilogue(acc, c, w):
 kernel = Kernel(
     "residual_rmsnorm",
     gemm=_gemm,
+    epilogue=_epilogue,
+    start=_start,
+    finish=_finish,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("c", "Tile"),

@@ -28,7 +28,7 @@ from ..runtime.tile import (
 
 @triton.jit
 def _epilogue(
-    acc, row, col, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial, c_stride, o_stride,
+    acc, row, col, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial, c_stride, o_stride,
     o_out_stride, h_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA_LOADS: tl.constexpr,
     TMA_STORES: tl.constexpr,
 ):
@@ -50,24 +50,24 @@ def _epilogue(
 
 @triton.jit
 def _subtiles(
-    acc, row, col, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial, c_stride, o_stride,
+    acc, row, col, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial, c_stride, o_stride,
     o_out_stride, h_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr,
     TMA_LOADS: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right."""
     if SUBTILES == 1:
         _epilogue(
-            acc, row, col, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial, c_stride, o_stride,
+            acc, row, col, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial, c_stride, o_stride,
             o_out_stride, h_stride, BLOCK_M, BLOCK_N, TMA_LOADS, TMA_STORES,
         )
     else:
         left, right = split_columns(acc)
         _subtiles(
-            left, row, col, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial, c_stride, o_stride,
+            left, row, col, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial, c_stride, o_stride,
             o_out_stride, h_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_LOADS, TMA_STORES,
         )
         _subtiles(
-            right, row, col + BLOCK_N // 2, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial,
+            right, row, col + BLOCK_N // 2, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial,
             c_stride, o_stride, o_out_stride, h_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_LOADS, TMA_STORES,
         )
 
@@ -95,7 +95,7 @@ def _gemm(
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
         _subtiles(
-            acc, row, col, M, N, c_ptr, w_ptr, r_ptr, zdz_ptr, o_ptr, o_out_ptr, h_ptr, dw_partial, c_stride, o_stride,
+            acc, row, col, M, N, c_ptr, o_ptr, o_out_ptr, h_ptr, w_ptr, r_ptr, zdz_ptr, dw_partial, c_stride, o_stride,
             o_out_stride, h_stride, BLOCK_M, BLOCK_N, SUBTILES, TMA_LOADS, TMA_STORES,
         )
 
@@ -114,6 +114,7 @@ def _torch_epilogue(acc, c, w, r, zdz, o):
 kernel = Kernel(
     "residual_rmsnorm_backward",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("c", "Tile"),

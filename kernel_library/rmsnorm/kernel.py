@@ -16,7 +16,7 @@ from ..runtime.tile import load_col, load_operand, split_columns, store_tile, ti
 
 @triton.jit
 def _epilogue(
-    acc, row, col, M, N, r_ptr, z_ptr, z_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA_STORES: tl.constexpr,
+    acc, row, col, M, N, z_ptr, r_ptr, z_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """One (BLOCK_M, BLOCK_N) piece of the output tile at (row, col), in fp32 registers."""
     rows = row + tl.arange(0, BLOCK_M)
@@ -25,17 +25,17 @@ def _epilogue(
 
 @triton.jit
 def _subtiles(
-    acc, row, col, M, N, r_ptr, z_ptr, z_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr,
+    acc, row, col, M, N, z_ptr, r_ptr, z_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr,
     TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right."""
     if SUBTILES == 1:
-        _epilogue(acc, row, col, M, N, r_ptr, z_ptr, z_stride, BLOCK_M, BLOCK_N, TMA_STORES)
+        _epilogue(acc, row, col, M, N, z_ptr, r_ptr, z_stride, BLOCK_M, BLOCK_N, TMA_STORES)
     else:
         left, right = split_columns(acc)
-        _subtiles(left, row, col, M, N, r_ptr, z_ptr, z_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_STORES)
+        _subtiles(left, row, col, M, N, z_ptr, r_ptr, z_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, TMA_STORES)
         _subtiles(
-            right, row, col + BLOCK_N // 2, M, N, r_ptr, z_ptr, z_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
+            right, row, col + BLOCK_N // 2, M, N, z_ptr, r_ptr, z_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
             TMA_STORES,
         )
 
@@ -61,7 +61,7 @@ def _gemm(
             a = load_operand(A, row, k * BLOCK_K, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, TMA, A_K_MAJOR)
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
-        _subtiles(acc, row, col, M, N, r_ptr, z_ptr, z_stride, BLOCK_M, BLOCK_N, SUBTILES, TMA_STORES)
+        _subtiles(acc, row, col, M, N, z_ptr, r_ptr, z_stride, BLOCK_M, BLOCK_N, SUBTILES, TMA_STORES)
 
 
 def _torch_epilogue(acc, r):
@@ -72,6 +72,7 @@ def _torch_epilogue(acc, r):
 kernel = Kernel(
     "rmsnorm",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("r", "ColVector"),

@@ -26,7 +26,7 @@ from ..runtime.tile import (
 
 @triton.jit
 def _epilogue(
-    acc, row, col, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride, z_stride, y_stride,
+    acc, row, col, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride, z_stride, y_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STORE_Z: tl.constexpr, TMA_LOADS: tl.constexpr,
     TMA_STORES: tl.constexpr,
 ):
@@ -44,24 +44,24 @@ def _epilogue(
 
 @triton.jit
 def _subtiles(
-    acc, row, col, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride, z_stride, y_stride,
+    acc, row, col, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride, z_stride, y_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr, STORE_Z: tl.constexpr,
     TMA_LOADS: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right."""
     if SUBTILES == 1:
         _epilogue(
-            acc, row, col, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride, z_stride, y_stride,
+            acc, row, col, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride, z_stride, y_stride,
             BLOCK_M, BLOCK_N, STORE_Z, TMA_LOADS, TMA_STORES,
         )
     else:
         left, right = split_columns(acc)
         _subtiles(
-            left, row, col, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride, z_stride, y_stride,
+            left, row, col, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride, z_stride, y_stride,
             BLOCK_M, BLOCK_N // 2, SUBTILES // 2, STORE_Z, TMA_LOADS, TMA_STORES,
         )
         _subtiles(
-            right, row, col + BLOCK_N // 2, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride,
+            right, row, col + BLOCK_N // 2, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride,
             z_stride, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2, STORE_Z, TMA_LOADS, TMA_STORES,
         )
 
@@ -89,7 +89,7 @@ def _gemm(
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
         _subtiles(
-            acc, row, col, M, N, r_ptr, cos_ptr, sin_ptr, z_ptr, y_ptr, cos_stride, sin_stride, z_stride, y_stride,
+            acc, row, col, M, N, cos_ptr, sin_ptr, z_ptr, y_ptr, r_ptr, cos_stride, sin_stride, z_stride, y_stride,
             BLOCK_M, BLOCK_N, SUBTILES, STORE_Z, TMA_LOADS, TMA_STORES,
         )
 
@@ -107,6 +107,7 @@ def _torch_epilogue(acc, r, cos, sin):
 kernel = Kernel(
     "rmsnorm_rope",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("r", "ColVector"),

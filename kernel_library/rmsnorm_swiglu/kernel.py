@@ -17,7 +17,7 @@ from ..runtime.tile import even_odd, load_col, load_operand, silu, split_columns
 
 @triton.jit
 def _epilogue(
-    acc, row, col, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    acc, row, col, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STORE_Z: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """One (BLOCK_M, BLOCK_N) piece of the output tile at (row, col), in fp32 registers."""
@@ -32,20 +32,20 @@ def _epilogue(
 
 @triton.jit
 def _subtiles(
-    acc, row, col, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    acc, row, col, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     SUBTILES: tl.constexpr, STORE_Z: tl.constexpr, TMA_STORES: tl.constexpr,
 ):
     """Run the epilogue once a sub-tile, left to right."""
     if SUBTILES == 1:
-        _epilogue(acc, row, col, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N, STORE_Z, TMA_STORES)
+        _epilogue(acc, row, col, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N, STORE_Z, TMA_STORES)
     else:
         left, right = split_columns(acc)
         _subtiles(
-            left, row, col, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
+            left, row, col, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N // 2, SUBTILES // 2,
             STORE_Z, TMA_STORES,
         )
         _subtiles(
-            right, row, col + BLOCK_N // 2, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N // 2,
+            right, row, col + BLOCK_N // 2, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N // 2,
             SUBTILES // 2, STORE_Z, TMA_STORES,
         )
 
@@ -73,7 +73,7 @@ def _gemm(
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
         _subtiles(
-            acc, row, col, M, N, r_ptr, z_ptr, y_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N, SUBTILES, STORE_Z,
+            acc, row, col, M, N, z_ptr, y_ptr, r_ptr, z_stride, y_stride, BLOCK_M, BLOCK_N, SUBTILES, STORE_Z,
             TMA_STORES,
         )
 
@@ -89,6 +89,7 @@ def _torch_epilogue(acc, r):
 kernel = Kernel(
     "rmsnorm_swiglu",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("r", "ColVector"),

@@ -94,6 +94,7 @@ def _torch_epilogue(acc, cos, sin):
 kernel = Kernel(
     "rope",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("cos", "HalfTile"),

@@ -75,6 +75,7 @@ def _torch_epilogue(acc, cap):
 kernel = Kernel(
     "softcap",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("cap", "Scalar"),

@@ -85,6 +85,7 @@ def _torch_epilogue(acc):
 kernel = Kernel(
     "swiglu",
     gemm=_gemm,
+    epilogue=_epilogue,
     torch_epilogue=_torch_epilogue,
     operands=[],
     outputs=[

@@ -44,7 +44,20 @@ def _epilogue(
     store_tile(dz_ptr, dz, row, col * 2, M, N * 2, dz_stride, BLOCK_M, BLOCK_N * 2, TMA_STORES)
     zdz_acc = zdz_acc + tl.sum(g * dg + u * du, axis=1)
     store_tile(y_ptr, y, row, col, M, N, y_stride, BLOCK_M, BLOCK_N, TMA_STORES)
-    return zdz_acc
+    return (zdz_acc,)
+
+
+@triton.jit
+def _start(BLOCK_M: tl.constexpr):
+    """What the reductions along the rows of a tile start from."""
+    return (tl.full((BLOCK_M,), 0.0, tl.float32),)
+
+
+@triton.jit
+def _finish(zdz_acc, tile_n, row, M, zdz_partial, BLOCK_M: tl.constexpr):
+    """Store what the reductions along the rows of one tile came to."""
+    rows = row + tl.arange(0, BLOCK_M)
+    store_partial(zdz_partial, zdz_acc, tile_n, rows, M)
 
 
 @triton.jit
@@ -60,7 +73,7 @@ def _subtiles(
         )
     else:
         left, right = split_columns(acc)
-        zdz_acc = _subtiles(
+        (zdz_acc,) = _subtiles(
             left, zdz_acc, row, col, M, N, z_ptr, dz_ptr, y_ptr, z_stride, dz_stride, y_stride, BLOCK_M, BLOCK_N // 2,
             SUBTILES // 2, TMA_LOADS, TMA_STORES,
         )
@@ -92,13 +105,12 @@ def _gemm(
             a = load_operand(A, row, k * BLOCK_K, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, TMA, A_K_MAJOR)
             w = load_operand(W, col, k * BLOCK_K, N, K, stride_wn, stride_wk, BLOCK_N, BLOCK_K, TMA, W_K_MAJOR)
             acc = tl.dot(a, w.T, acc, input_precision=PRECISION)
-        zdz_acc = tl.full((BLOCK_M,), 0.0, tl.float32)
-        zdz_acc = _subtiles(
+        (zdz_acc,) = _start(BLOCK_M)
+        (zdz_acc,) = _subtiles(
             acc, zdz_acc, row, col, M, N, z_ptr, dz_ptr, y_ptr, z_stride, dz_stride, y_stride, BLOCK_M, BLOCK_N,
             SUBTILES, TMA_LOADS, TMA_STORES,
         )
-        rows = row + tl.arange(0, BLOCK_M)
-        store_partial(zdz_partial, zdz_acc, tile_n, rows, M)
+        _finish(zdz_acc, tile_n, row, M, zdz_partial, BLOCK_M)
 
 
 def _torch_epilogue(acc, z):
@@ -117,6 +129,9 @@ def _torch_epilogue(acc, z):
 kernel = Kernel(
     "swiglu_backward",
     gemm=_gemm,
+    epilogue=_epilogue,
+    start=_start,
+    finish=_finish,
     torch_epilogue=_torch_epilogue,
     operands=[
         Operand("z", "PairTile"),

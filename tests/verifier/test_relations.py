@@ -88,7 +88,7 @@ def specialised(case: Case, operator: Operator) -> tuple[object, ...]:
 def test_a_gpu_compiles_little_and_ahead(name: str) -> None:
     op = load(name)
     ahead = {specialised(case, op) for case in compilations(op)}
-    assert len(ahead) <= 16
+    assert len(ahead) <= 20  # a compilation takes a second or more; of the second mainloop there are three
     late = set()
     for case in draw([(strategy(op, backend="cuda"), 150)], seed=1):
         for one in (case, *(other for other in launches(case) if case.relation != "batches" or case.m > 5)):
