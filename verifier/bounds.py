@@ -68,7 +68,9 @@ class Bounded:
 
     @property
     def err(self) -> Tensor:
-        return torch.zeros(self.value.shape, dtype=torch.float64) if self.error is None else self.error
+        if self.error is not None:
+            return self.error
+        return torch.zeros(self.value.shape, dtype=torch.float64, device=self.value.device)
 
 
 def _integral(value: Tensor, limit: float = EXACT) -> bool:

@@ -435,7 +435,7 @@ def _strategy_of_forms(
         ms, ns, ks = _form_lengths(form, multiple)
         m = 0 if empty else draw(st.sampled_from(ms))
         regime = draw(st.sampled_from(list(regimes)))
-        relation = draw(st.sampled_from(_relations(m, pointers=form.pointers, tiling=bool(form.others))))
+        relation = draw(st.sampled_from(_relations(m, pointers=form.pointers, tiling=bool(form.others) and m > 1)))
         return replace(
             form_case(form, m, draw(st.sampled_from(ns)), draw(st.sampled_from(ks))),
             regime=regime,

@@ -230,10 +230,14 @@ def _k_major(matrix: Tensor) -> bool:
 
 
 def descriptor_allowed(matrix: Tensor) -> bool:
-    """TMA's rules: 16-byte aligned base, strides of 16 bytes, contiguous last dimension, not empty."""
+    """TMA's rules: 16-byte aligned base, strides of 16 bytes, contiguous last dimension, not empty.
+
+    Rows must fill whole 16-byte units too: a store writes the last unit of a row in full, into what lies between rows.
+    """
     return (
         matrix.numel() > 0
         and matrix.stride(1) == 1
+        and matrix.shape[1] * matrix.element_size() % 16 == 0
         and matrix.stride(0) > 0
         and matrix.stride(0) * matrix.element_size() % 16 == 0
         and (matrix.is_meta or matrix.data_ptr() % 16 == 0)

@@ -12,8 +12,10 @@ from typing import Any
 
 from .config import Config
 
-#: A configuration serves shapes within this factor of the one it was tuned for, in each dimension.
-REACH = 4.0
+#: A configuration serves shapes down to this fraction of the one it was tuned for, in each dimension ...
+SMALLER = 1 / 4
+#: ... and up to this multiple: more rows change little, a longer or wider GEMM is another problem.
+LARGER_M, LARGER = 4.0, 1.5
 
 _FIELDS = {field.name for field in fields(Config)}
 
@@ -37,9 +39,12 @@ def lookup(folder: Path, device: str, dtype: str, include: Collection[str], m: i
     for entry in _entries(folder / "record.json").get(device, ()):
         if entry.get("dtype") != dtype or sorted(entry.get("include", ())) != wanted:
             continue
-        sizes = zip((m, n, k), (entry["m"], entry["n"], entry["k"]), strict=True)
-        distance = max(abs(math.log(size / tuned)) for size, tuned in sizes) if m and n and k else math.inf
-        if distance <= math.log(REACH) and (best is None or distance < best[0]):
+        ratios = [size / tuned for size, tuned in zip((m, n, k), (entry["m"], entry["n"], entry["k"]), strict=True)]
+        limits = (LARGER_M, LARGER, LARGER)
+        if not all(SMALLER <= ratio <= limit for ratio, limit in zip(ratios, limits, strict=True)):
+            continue
+        distance = max(abs(math.log(ratio)) for ratio in ratios)
+        if best is None or distance < best[0]:
             best = distance, entry["config"]
     if best is None:
         return None

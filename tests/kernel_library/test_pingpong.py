@@ -120,3 +120,12 @@ def test_elsewhere_the_plain_mainloop_runs() -> None:
     a, w = torch.empty(64, 48, dtype=torch.bfloat16), torch.empty(32, 48, dtype=torch.bfloat16)
     plan = kernel._plan(a, w, {}, Config(pingpong=True, block_n=192, subtiles=3), kernel.selected(()), {})
     assert plan.gemm is kernel.gemm
+
+
+@pytest.mark.parametrize(("columns", "allowed"), [(8, True), (16, True), (3, False), (12, False)])
+def test_descriptors_need_rows_of_whole_units(columns: int, allowed: bool) -> None:
+    # Rows padded to a stride TMA takes: a store of 3 columns would write 8, five of them between the rows.
+    from kernel_library.runtime.launch import descriptor_allowed
+
+    padded = torch.zeros(4, 16, dtype=torch.bfloat16)[:, :columns]
+    assert descriptor_allowed(padded) is allowed

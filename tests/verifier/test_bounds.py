@@ -305,3 +305,8 @@ def test_whole_tensor_error_catches_what_elements_miss() -> None:
     norms = bounds.whole_tensor(cut, baseline, reference.values["y"], reference.typical["y"], torch.bfloat16)
     assert norms is not None
     assert not norms.passed
+
+
+def test_errors_lie_where_their_values_do() -> None:
+    # The references of a GPU's cases are computed on the GPU; an exact value's error of zero belongs there too.
+    assert bounds.Bounded(torch.zeros(2, 3, dtype=torch.float64, device="meta")).err.device.type == "meta"
