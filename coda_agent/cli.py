@@ -53,7 +53,7 @@ LibraryOption = Annotated[
     typer.Option(
         "--library",
         metavar="DIR",
-        help="The library [default: $CODA_LIBRARY, else the installed kernel_library].",
+        help="The library (default: $CODA_LIBRARY, else the installed kernel_library).",
         show_default=False,
     ),
 ]
@@ -69,26 +69,32 @@ OperatorArgument = Annotated[
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The model to ask, for the author llm [default: $CODA_MODEL].", show_default=False),
+    typer.Option(
+        metavar="NAME", help="The model to ask, for the author llm (default: $CODA_MODEL).", show_default=False
+    ),
 ]
 BaseUrlOption = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="An OpenAI-compatible endpoint [default: $OPENAI_BASE_URL, else OpenAI].", show_default=False
+        metavar="URL",
+        help="An OpenAI-compatible endpoint (default: $OPENAI_BASE_URL, else OpenAI).",
+        show_default=False,
     ),
 ]
 SamplesOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Candidates asked for in parallel [default: 2].", show_default=False)
+    int | None, typer.Option(metavar="N", help="Candidates asked for in parallel (default: 2).", show_default=False)
 ]
 RoundsOption = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Rounds a sample: the first answer and its repairs [default: 4].", show_default=False),
+    typer.Option(
+        metavar="N", help="Rounds a sample: the first answer and its repairs (default: 4).", show_default=False
+    ),
 ]
 TokensOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens a run may use [default: 200000].", show_default=False)
+    int | None, typer.Option(metavar="N", help="Tokens a run may use (default: 200000).", show_default=False)
 ]
 RequestsOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Requests a run may send [default: 32].", show_default=False)
+    int | None, typer.Option(metavar="N", help="Requests a run may send (default: 32).", show_default=False)
 ]
 
 
@@ -140,7 +146,7 @@ def _exit(code: int) -> None:
 def generate(
     operator: Annotated[str | None, typer.Argument(metavar="OPERATOR", help="A catalogue name, or path.py:name for your own; left out with --resume and --replay.", show_default=False)] = None,
     library: LibraryOption = None,
-    author: Annotated[Author | None, typer.Option(help="Who writes the epilogue [default: llm where an endpoint is configured, else derive].", show_default=False)] = None,
+    author: Annotated[Author | None, typer.Option(help="Who writes the epilogue (default: llm where an endpoint is configured, else derive).", show_default=False)] = None,
     epilogue: Annotated[Path | None, typer.Option(metavar="FILE", help="An epilogue written by someone else; implies --author file.", show_default=False)] = None,
     model: ModelOption = None,
     base_url: BaseUrlOption = None,
@@ -148,11 +154,11 @@ def generate(
     rounds: RoundsOption = None,
     budget_tokens: TokensOption = None,
     max_requests: RequestsOption = None,
-    backend: Annotated[Backend | None, typer.Option(help="Where to verify; auto is the GPU where there is one [default: auto].", show_default=False)] = None,
-    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable [default: sm_80, sm_90, sm_100].", show_default=False)] = None,
-    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases to verify on [default: enough].", show_default=False)] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit of the verification, with llm of the whole run [default: 300, with llm 900].", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the verification's cases [default: a fresh one].", show_default=False)] = None,
+    backend: Annotated[Backend | None, typer.Option(help="Where to verify; auto is the GPU where there is one (default: auto).", show_default=False)] = None,
+    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable (default: sm_80, sm_90, sm_100).", show_default=False)] = None,
+    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases to verify on (default: enough).", show_default=False)] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit of the verification, with llm of the whole run (default: 300, with llm 900).", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the verification's cases (default: a fresh one).", show_default=False)] = None,
     no_commit: Annotated[bool, typer.Option("--no-commit", help="Verify, but leave the library as it is.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run that did not end; answers it has are not asked for again.", show_default=False)] = None,
     replay: Annotated[str | None, typer.Option(metavar="RUN", help="Run again offline, with the answers that a run was given.", show_default=False)] = None,
@@ -196,10 +202,10 @@ def verify(
     library: LibraryOption = None,
     operator: Annotated[str | None, typer.Option(metavar="PATH:NAME", help="The operator, for a kernel made from a file of yours.", show_default=False)] = None,
     backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
-    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases a kernel [default: enough].", show_default=False)] = None,
+    examples: Annotated[int | None, typer.Option(metavar="N", help="Cases a kernel (default: enough).", show_default=False)] = None,
     thorough: Annotated[bool, typer.Option("--thorough", help="Five times the cases.")] = False,
     mutants: Annotated[bool, typer.Option("--mutants", help="Also count how many wrong versions of each kernel are rejected.")] = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the cases [default: a fresh one].", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the cases (default: a fresh one).", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit a kernel.")] = 600.0,
     case: Annotated[str | None, typer.Option(metavar="JSON", help="Replay one case, as a counterexample prints it.", show_default=False)] = None,
     no_record: Annotated[bool, typer.Option("--no-record", help="Leave the certificates as they are.")] = False,
@@ -235,9 +241,9 @@ def bench(
     everything: Annotated[bool, typer.Option("--all", help="Every kernel of the library.")] = False,
     library: LibraryOption = None,
     operator: Annotated[str | None, typer.Option(metavar="PATH:NAME", help="The operator, for a kernel made from a file of yours.", show_default=False)] = None,
-    shape: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="A problem; repeatable [default: the paper's].", show_default=False)] = None,
+    shape: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="A problem; repeatable (default: the paper's).", show_default=False)] = None,
     model: Annotated[list[str] | None, typer.Option(metavar="NAME", help="The problems of a model, such as llama3-8b; repeatable.", show_default=False)] = None,
-    width: Annotated[list[int] | None, typer.Option(metavar="D", help="Model width of the paper's problems; repeatable [default: 2048, 4096, 8192].", show_default=False)] = None,
+    width: Annotated[list[int] | None, typer.Option(metavar="D", help="Model width of the paper's problems; repeatable (default: 2048, 4096, 8192).", show_default=False)] = None,
     tokens: Annotated[int, typer.Option(metavar="M", help="Rows, where a shape does not say.")] = 16384,
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="bfloat16, float16 or float32.")] = "bfloat16",
     tune: Annotated[bool, typer.Option("--tune", help="Search configurations first, and keep the fastest in the record.")] = False,
@@ -384,7 +390,9 @@ def list_runs_too(context: typer.Context, as_json: JsonOption = False, quiet: Qu
 
 @runs_app.command(name="show")
 def show_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, its beginning, 'last', or a folder.", show_default=False)],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="An id, its beginning, 'last', or a folder.", show_default=False)
+    ],
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -403,7 +411,7 @@ def show_run(
 
 @app.command(name="eval")
 def evaluate(
-    operators: Annotated[list[str] | None, typer.Option(metavar="OPERATOR", help="An operator, or several with commas; repeatable [default: the whole catalogue].", show_default=False)] = None,
+    operators: Annotated[list[str] | None, typer.Option(metavar="OPERATOR", help="An operator, or several with commas; repeatable (default: the whole catalogue).", show_default=False)] = None,
     model: ModelOption = None,
     base_url: BaseUrlOption = None,
     samples: SamplesOption = None,
@@ -411,9 +419,9 @@ def evaluate(
     budget_tokens: TokensOption = None,
     max_requests: RequestsOption = None,
     backend: Annotated[Backend, typer.Option(help="Where to verify; auto is the GPU where there is one.")] = Backend.auto,
-    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable [default: sm_90].", show_default=False)] = None,
+    target: Annotated[list[str] | None, typer.Option(metavar="ARCH", help="Compile for sm_80, gfx942, ...; repeatable (default: sm_90).", show_default=False)] = None,
     examples: Annotated[int, typer.Option(metavar="N", help="Cases to verify each candidate on.")] = 24,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit an operator [default: 900].", show_default=False)] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit an operator (default: 900).", show_default=False)] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the verification's cases.")] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -179,7 +179,9 @@ def _answering(settings: Settings, detail: str) -> Check:
             return Check("endpoint", "ok", f"{detail}; {settings.host} answers, and lists no models")
         cause = error.__cause__ or error
         what = f"HTTP {status}" if status else f"{type(error).__name__}: {cause}"
-        advice = "the key is not accepted" if status == 401 else "check the URL, the key, and that the server is running"
+        advice = (
+            "the key is not accepted" if status == 401 else "check the URL, the key, and that the server is running"
+        )
         return Check("endpoint", "missing", scrub(f"{detail}; {settings.host}: {what}"[:300], settings.key), advice)
     took = f"{detail}; {settings.host} answers in {time.monotonic() - began:.1f} s, {len(listed)} models"
     if not settings.model and len(listed) == 1:
@@ -188,4 +190,6 @@ def _answering(settings: Settings, detail: str) -> Check:
         return Check("endpoint", "absent", took, "no model is named: set CODA_MODEL or add --model")
     if settings.model in listed:
         return Check("endpoint", "ok", f"{took}, {settings.model} among them")
-    return Check("endpoint", "absent", took, f"it does not list the model {settings.model}; it may know it all the same")
+    return Check(
+        "endpoint", "absent", took, f"it does not list the model {settings.model}; it may know it all the same"
+    )

@@ -84,7 +84,7 @@ def generate(request: Request, tell: Callable[[Event], None]) -> Finished:
             "--resume and --replay exclude each other: the first goes on with a run, the second repeats it"
         )
     former = runs.find(request.resume or request.replay or "") if request.resume or request.replay else None
-    if former is None and not request.operator:
+    if former is None and request.operator is None:
         raise RequestError("name the OPERATOR to generate, or a run with --resume or --replay")
     with former.held() if former and request.resume else nullcontext():
         if former and request.resume and former.result.get("status") in ("committed", "verified"):

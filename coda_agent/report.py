@@ -62,6 +62,7 @@ class Reporter:
         self._quarter = -1
         self._run = ""
         self._growing: dict[int, int] = {}
+        self._passing = False
 
     def __enter__(self) -> Reporter:
         return self
@@ -76,6 +77,12 @@ class Reporter:
 
     def _say(self, label: str, text: str = "", style: str = "", always: bool = False) -> None:
         if always or not self.quiet:
+            if self._passing:  # what only said how far something had come is written over
+                from rich.control import Control
+                from rich.segment import ControlType
+
+                self.console.control(Control((ControlType.ERASE_IN_LINE, 2)))
+                self._passing = False
             line = Text(f"{label:<9} ", style=style or "bold")
             self.console.print(line.append(clean(text), style="not bold"), soft_wrap=True)
 
@@ -110,6 +117,7 @@ class Reporter:
         self._growing[event.sample] = event.characters
         sizes = ", ".join(f"sample {sample} {size} characters" for sample, size in sorted(self._growing.items()))
         self.console.print(f"answers   {sizes}", end="\r", style="dim", soft_wrap=True)
+        self._passing = True
 
     def _answered(self, event: Any) -> None:
         self._growing.pop(event.sample, None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .authors import Candidate
+from .authors.courier import ANSWERS, JOURNAL
 from .authors.endpoint import Answer, EndpointError, Message
 from .authors.exchange import Exchange, Mail, Recorded, sent, stored
 from .authors.llm import Attempt, Loop, Outcome, Stage, Tell, Verdict, conversation
@@ -125,8 +126,10 @@ def write(
     for attempt in outcome.attempts:
         if attempt.verdict.stage is Stage.NOTHING:
             run.write(f"verdicts/{attempt.name}.json", attempt.verdict.as_dict())
-        if recording is not None:
-            run.write(f"answers/{attempt.name}.json", {**attempt.answer.as_dict(), "prompt_hash": attempt.prompt_hash})
+    if recording is not None:
+        for path in sorted((recording.folder / ANSWERS).glob("*.json")):
+            run.write(f"{ANSWERS}/{path.name}", recording.read(f"{ANSWERS}/{path.name}"))
+        run.write(JOURNAL, recording.read(JOURNAL))
     best = outcome.best
     written = Written(settings, outcome, bench.of(best) if best else None, len(sent(source.folder)))
     written.attempts = [_row(attempt) for attempt in outcome.attempts]

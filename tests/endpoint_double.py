@@ -95,7 +95,9 @@ class Double:
         if reply.reasoning:
             message["reasoning_content"] = reply.reasoning
         choice = {"index": 0, "finish_reason": reply.finish, "message": message}
-        return _json({**_head("chat.completion"), "choices": [choice], **({"usage": _usage(reply)} if reply.usage else {})})
+        return _json(
+            {**_head("chat.completion"), "choices": [choice], **({"usage": _usage(reply)} if reply.usage else {})}
+        )
 
     def _stream(self, reply: Reply, request: Request) -> Iterator[bytes]:
         head = _head("chat.completion.chunk")

@@ -339,6 +339,10 @@ def test_doctor_names_variables_and_never_their_values(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.setattr(
+        "coda_agent.doctor._answering",
+        lambda settings, detail: __import__("coda_agent.doctor", fromlist=["Check"]).Check("endpoint", "ok", detail),
+    )
+    monkeypatch.setattr(
         "coda_agent.doctor._interpreter",
         lambda: __import__("coda_agent.doctor", fromlist=["Check"]).Check("interpreter", "ok", "", needed=True),
     )

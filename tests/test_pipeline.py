@@ -247,7 +247,10 @@ def test_the_author_follows_from_what_is_given(epilogue: Path) -> None:
     nothing = select(None, None, {})
     assert (nothing.name, "no endpoint is configured" in nothing.why) == ("derive", True)
     nameless = select(None, None, {"OPENAI_API_KEY": "sk-secret"})
-    assert (nameless.name, nameless.why) == ("derive", "OPENAI_API_KEY is set, but no model is named (--model or CODA_MODEL)")
+    assert (nameless.name, nameless.why) == (
+        "derive",
+        "OPENAI_API_KEY is set, but no model is named (--model or CODA_MODEL)",
+    )
     configured = select(None, None, {"OPENAI_API_KEY": "sk-secret", "CODA_MODEL": "some-model"})
     assert configured.name == "llm"
     assert configured.why == "OPENAI_API_KEY configures an endpoint; some-model at https://api.openai.com/v1"

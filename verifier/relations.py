@@ -26,6 +26,7 @@ PROPERTY = {
     "batches": "batches_agree",
 }
 
+
 def launches(case: Case) -> Iterator[Case]:
     """The further launches that the relation of ``case`` asks for."""
     plain = replace(case, relation="", other=None, border=case.step)
@@ -70,7 +71,7 @@ class Rearranged:
         if is_tile(output.extent):
             return True
         # Sums differ by position: a compiler may fuse a product into the addition in one place and not in another.
-        return output.reduction == "max"
+        return bool(output.reduction == "max")
 
     def partial(self, output: Any) -> bool:
         """Whether the launch gives only its batch's part of an output, a reduction over the rows."""

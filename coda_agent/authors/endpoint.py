@@ -166,6 +166,9 @@ class Conversation:
                 return Answer(
                     **{
                         **vars(answer),
+                        "text": _encodable(answer.text),
+                        "reasoning": _encodable(answer.reasoning),
+                        "refusal": _encodable(answer.refusal),
                         "seconds": round(time.monotonic() - began, 3),
                         "attempts": attempts,
                         "dropped": tuple(sorted(self._dropped)),
@@ -373,6 +376,11 @@ def _text(value: Any) -> str:
             _text(part.get("text")) if isinstance(part, dict) else _text(getattr(part, "text", "")) for part in value
         )
     return ""
+
+
+def _encodable(text: str) -> str:
+    """``text`` as UTF-8 can hold it: JSON can spell halves of characters, which can be neither stored nor sent."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _reasoning(message: Any) -> str:

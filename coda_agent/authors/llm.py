@@ -60,8 +60,9 @@ class Verdict:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
         known: dict[str, Any] = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        known["stage"] = Stage[str(data["stage"]).upper()]
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
+        for name in ("guesses", "diagnostics", "problems"):
+            known[name] = tuple(known.get(name) or ())
+        return cls(**{**known, "stage": Stage[str(data["stage"]).upper()]})
 
     @property
     def rank(self) -> tuple[int, float]:

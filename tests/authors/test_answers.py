@@ -64,7 +64,9 @@ def test_an_unclosed_block_is_incomplete() -> None:
     assert find(f"```python\n{CODE}```").complete
 
 
-@pytest.mark.parametrize("piece", ["<think>", "</think>", "```\n", "def epilogue(", "~~~", "`", "<think></think>", "    def epilogue\n"])
+@pytest.mark.parametrize(
+    "piece", ["<think>", "</think>", "```\n", "def epilogue(", "~~~", "`", "<think></think>", "    def epilogue\n"]
+)
 def test_long_answers_take_no_time(piece: str) -> None:
     began = time.monotonic()
     find(piece * (300_000 // len(piece)))

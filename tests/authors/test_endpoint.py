@@ -35,7 +35,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 class Asked:
     """One question put, and what was told meanwhile."""
 
-    def __init__(self, double: Double, *, requests: int = 20, seconds: float = 20.0, key: str = KEY, **changes: Any) -> None:
+    def __init__(
+        self, double: Double, *, requests: int = 20, seconds: float = 20.0, key: str = KEY, **changes: Any
+    ) -> None:
         self.told: list[dict[str, Any]] = []
         settings = Settings(MODEL, double.url, Secret(key), **changes)
         self.allowance = Allowance(requests)
@@ -60,8 +62,18 @@ def after(*first: Reply) -> Script:
 def test_an_answer_with_its_usage(endpoint: Start, stream: bool) -> None:
     double = endpoint(lambda number, body: Reply(fenced(CODE), reasoning="thinking aloud"))
     answer = Asked(double, stream=stream)()
-    assert (answer.text, answer.reasoning, answer.finish, answer.model) == (fenced(CODE), "thinking aloud", "stop", MODEL)
-    assert (answer.usage.prompt, answer.usage.completion, answer.usage.reasoning, answer.usage.estimated) == (1000, 100, 40, False)
+    assert (answer.text, answer.reasoning, answer.finish, answer.model) == (
+        fenced(CODE),
+        "thinking aloud",
+        "stop",
+        MODEL,
+    )
+    assert (answer.usage.prompt, answer.usage.completion, answer.usage.reasoning, answer.usage.estimated) == (
+        1000,
+        100,
+        40,
+        False,
+    )
     assert Answer.from_dict(answer.as_dict()) == answer
     (body,) = double.requests
     assert body["messages"] == list(MESSAGES)
@@ -147,7 +159,10 @@ def test_a_wait_beyond_the_time_limit_is_not_begun(endpoint: Start) -> None:
         (Reply(status=404, error={"message": "no such model", "code": "model_not_found"}), f"knows no model '{MODEL}'"),
         (Reply(status=402), "wants to be paid"),
         (Reply(status=400, error={"message": "context length exceeded"}), "context length exceeded"),
-        (Reply(status=429, error={"message": "You exceeded your quota", "code": "insufficient_quota"}), "no quota left"),
+        (
+            Reply(status=429, error={"message": "You exceeded your quota", "code": "insufficient_quota"}),
+            "no quota left",
+        ),
     ],
 )
 def test_what_cannot_pass_is_asked_once(endpoint: Start, reply: Reply, words: str) -> None:
@@ -185,6 +200,12 @@ def test_a_slow_answer_is_waited_for_and_a_dripping_one_cut(endpoint: Start) -> 
     assert time.monotonic() - began < 4
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_halves_of_characters_do_no_harm(endpoint: Start, stream: bool) -> None:
+    answer = Asked(endpoint(lambda number, body: Reply("a\ud800b", reasoning="\udfff")), stream=stream)()
+    assert answer.text == "a?b"
+
+
 def test_progress_is_told(endpoint: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PULSE", 0.0)
     asked = Asked(endpoint(lambda number, body: Reply(fenced(CODE))))
@@ -214,7 +235,14 @@ def picky(*rejected: str) -> Script:
 
 @pytest.mark.parametrize(
     "rejected",
-    [("temperature",), ("max_tokens",), ("max_tokens", "max_completion_tokens"), ("stream_options",), ("stream",), ("temperature", "max_tokens", "stream_options")],
+    [
+        ("temperature",),
+        ("max_tokens",),
+        ("max_tokens", "max_completion_tokens"),
+        ("stream_options",),
+        ("stream",),
+        ("temperature", "max_tokens", "stream_options"),
+    ],
 )
 def test_a_rejected_parameter_is_dropped_for_good(endpoint: Start, rejected: tuple[str, ...]) -> None:
     double = endpoint(picky(*rejected))
