@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .compiler.mutate import _epilogue_mutants as variations
+from .compiler.mutate import epilogue_mutants as variations
 from .operators import Operator
 from .operators.checking import sample_operands
 from .sandbox import Epilogue

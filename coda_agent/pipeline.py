@@ -143,7 +143,9 @@ class _Run:
         self.tell = tell
         self.former = former
         self.began = time.monotonic()
-        self.id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        now = datetime.now(timezone.utc)
+        # Milliseconds too, so that ids sort by age.
+        self.id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(2)}"
         self.run: runs.Run | None = None
         self.author: str | None = None
         self.status = "rejected"

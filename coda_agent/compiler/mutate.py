@@ -59,7 +59,7 @@ def mutants(epilogue: Epilogue, description: Description) -> Iterator[Mutant]:
     """Every mutant of a kernel that computes something else, duplicates left out."""
     original = generate(epilogue, description)
     seen = {epilogue.digest}
-    for kind, change, mutated in _epilogue_mutants(epilogue):
+    for kind, change, mutated in epilogue_mutants(epilogue):
         if mutated.digest in seen or equivalent(epilogue, mutated):
             continue
         seen.add(mutated.digest)
@@ -70,7 +70,7 @@ def mutants(epilogue: Epilogue, description: Description) -> Iterator[Mutant]:
 # --- In the IR -------------------------------------------------------------------------------------------------------
 
 
-def _epilogue_mutants(epilogue: Epilogue) -> Iterator[tuple[str, str, Epilogue]]:
+def epilogue_mutants(epilogue: Epilogue) -> Iterator[tuple[str, str, Epilogue]]:
     for value in list(epilogue.values()):
         where = f"line {value.location.line}"
         for kind, change, build in _changes(value, _sibling(epilogue, value)):
