@@ -49,7 +49,8 @@ class Fake(Kernel):
     ) -> dict[str, Tensor]:
         mode, n = a.shape[0], w.shape[0]
         target = (out or {}).get("y", torch.empty(mode, n, dtype=a.dtype))
-        acc = a.float() @ w.float().T
+        # In fp64, so that an element does not depend on where a BLAS finds its row and column.
+        acc = (a.double() @ w.double().T).float()
         if mode == ROUNDED_TWICE:
             acc = acc.to(a.dtype).float()
         y = acc + operands["b"].float()
