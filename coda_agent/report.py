@@ -60,6 +60,8 @@ class Reporter:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._quarter = -1
+        # The committed kernel at hand; empty while a candidate is judged.
+        self._kernel = ""
         self._run = ""
         self._growing: dict[int, int] = {}
         self._passing = False
@@ -186,6 +188,7 @@ class Reporter:
 
     def _checking(self, event: Any) -> None:
         self._quarter = -1
+        self._kernel = event.kernel
         self._say(event.kernel)
 
     def _mutationprogress(self, event: Any) -> None:
@@ -238,7 +241,7 @@ class Reporter:
             else event.reason
         )
         self._say("rejected", reason, "red", always=True)
-        for line in counterexample(found):
+        for line in counterexample(found, self._kernel):
             self._say("", line, always=True)
 
     def _committed(self, event: Any) -> None:
@@ -256,11 +259,11 @@ class Reporter:
             self._say("usage", usage(event.result["usage"]))
 
 
-def counterexample(found: Mapping[str, Any]) -> list[str]:
-    """A counterexample of the verifier in plain words, and how to see it again."""
+def counterexample(found: Mapping[str, Any], kernel: str = "") -> list[str]:
+    """A counterexample of the verifier in plain words, and how to see it again on a committed kernel."""
     lines = words(found)
-    if found.get("case"):
-        lines.append(f"again: coda-agent verify KERNEL --case '{json.dumps(found['case'], separators=(',', ':'))}'")
+    if kernel and found.get("case"):
+        lines.append(f"again: coda-agent verify {kernel} --case '{json.dumps(found['case'], separators=(',', ':'))}'")
     return lines
 
 

@@ -497,3 +497,11 @@ def _living(needle: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_the_replay_line_is_for_kernels_that_can_be_replayed() -> None:
+    from coda_agent.report import counterexample
+
+    found = {"message": "beyond the element-wise bound", "case": {"m": 1, "n": 2}}
+    assert not any("again:" in line for line in counterexample(found))
+    assert counterexample(found, "swiglu")[-1] == """again: coda-agent verify swiglu --case '{"m":1,"n":2}'"""
