@@ -63,12 +63,8 @@ def verify(request: Request, tell: Tell) -> tuple[dict[str, Any], int]:
     A kernel that passes gets its certificate renewed, unless it holds one of a GPU and this one is interpreted.
     """
     check_options(request.backend, request.examples, request.seed, request.timeout)
-    if bool(request.kernels) == request.everything:
-        raise RequestError("name the kernels to verify, or --all")
     library = locate(request.library)
-    entries = library.entries() if request.everything else [library.entry(name) for name in request.kernels]
-    if not entries:
-        raise RequestError(f"there are no kernels in {library.path}")
+    entries = library.chosen(request.kernels, request.everything)
     results = [_verify_entry(library, entry, request, tell) for entry in entries]
     passed = all(result["status"] == "verified" for result in results)
     return {"library": str(library.path), "passed": passed, "kernels": results}, DONE if passed else REJECTED
@@ -165,8 +161,7 @@ def _renew(library: Library, entry: Entry, report: Report, mutation: dict[str, A
     record = {**entry.record, "verification": new}
     if not downgrade:
         record["versions"] = versions()
-    files = {name: entry.text(name) for name in entry.record["sha256"]}
-    library.commit(entry.name, files, record)
+    library.update(entry, record)
     tell(Recorded(entry.name, upgraded=report.backend == "cuda" and old.get("backend") != "cuda"))
     return True
 
@@ -253,8 +248,7 @@ def mutation_score(
         if event.get("event") == "progress":
             tell(MutationProgress(event["done"], event["total"], event["killed"]))
 
-    defaults = {operand.name: operand.default for operand in operator.operands if operand.default is not None}
-    description = Description(operator.name, operator.doc, defaults)
+    description = Description(operator.name, operator.doc, operator.defaults)
     made = list(mutants(parse(epilogue, signature(operator)), description))
     with user_code(operator.name):
         report: dict[str, Any] = score(operator, made, backend=backend, seed=seed, on_event=progress).as_dict()

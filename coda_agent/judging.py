@@ -78,8 +78,7 @@ class Judge:
         from .compiler import Description, generate
 
         operator = self.operator
-        defaults = {operand.name: operand.default for operand in operator.operands if operand.default is not None}
-        kernel = generate(epilogue, Description(operator.name, operator.doc, defaults))
+        kernel = generate(epilogue, Description(operator.name, operator.doc, operator.defaults))
         judged.files = {"epilogue.py": epilogue.source or text, "kernel.py": kernel}
         self.tell(Compiled(kernel.count("\n"), epilogue.digest))
         return judged

@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -166,6 +166,15 @@ class Library:
             hint = f"it has {', '.join(entries)}" if entries else "it has none yet"
         raise LibraryRequestError(f"no kernel '{name}' in {self.path}: {hint}")
 
+    def chosen(self, names: Sequence[str], everything: bool) -> list[Entry]:
+        """The kernels a command names, or all of them; raises unless it is one or the other, and finds some."""
+        if bool(names) == everything:
+            raise LibraryRequestError("name the kernels, or --all")
+        entries = self.entries() if everything else [self.entry(name) for name in names]
+        if not entries:
+            raise LibraryRequestError(f"there are no kernels in {self.path}")
+        return entries
+
     def runtime_sha256(self) -> str:
         """Identity of the runtime that this library's kernels launch with; that of the tool's own until the first commit."""
         folder = self.path / "runtime"
@@ -201,6 +210,10 @@ class Library:
                 complete = {**record, **sums, "runtime_sha256": self.runtime_sha256()}
                 self._replace(name, {**data, RECORD: to_json(complete).encode()})
         return self.entry(name)
+
+    def update(self, entry: Entry, record: Mapping[str, Any]) -> Entry:
+        """Commit a kernel anew with the files it has and another record."""
+        return self.commit(entry.name, {name: entry.text(name) for name in entry.record["sha256"]}, record)
 
     def _check_own(self) -> None:
         """Raise unless the folder is missing, empty, or a library already."""

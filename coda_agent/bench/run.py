@@ -44,14 +44,10 @@ def bench(request: Request, tell: Tell) -> tuple[dict[str, Any], int]:
 
     Without a GPU, what the cost model predicts, labelled so, and nothing is recorded.
     """
-    if bool(request.kernels) == request.everything:
-        raise RequestError("name the kernels to benchmark, or --all")
     if request.dtype not in ("bfloat16", "float16", "float32"):
         raise RequestError(f"--dtype must be bfloat16, float16 or float32; got {request.dtype}")
     library = locate(request.library)
-    entries = library.entries() if request.everything else [library.entry(name) for name in request.kernels]
-    if not entries:
-        raise RequestError(f"there are no kernels in {library.path}")
+    entries = library.chosen(request.kernels, request.everything)
     sizes = [_sizes(entry.name, request) for entry in entries]
     import torch
 
@@ -175,4 +171,4 @@ def _record(library: Library, entry: Entry, rows: list[dict[str, Any]], configs:
     if configs or kept:
         tuned[gpu] = sorted([*kept, *configs], key=lambda item: (item["include"], item["n"], item["k"], item["m"]))
     record = {**entry.record, "benchmark": [*old, *rows], "tuned": tuned}
-    library.commit(entry.name, {name: entry.text(name) for name in entry.record["sha256"]}, record)
+    library.update(entry, record)

@@ -45,7 +45,7 @@ _RESERVED = {
 
 
 class Printer:
-    """Prints one epilogue. ``uses`` collects the device functions and indices that the text turned out to need."""
+    """Prints one epilogue. ``indices`` collects the index vectors that the text turned out to need."""
 
     def __init__(self, epilogue: Epilogue, form: str) -> None:
         assert form in ("triton", "torch")
@@ -67,8 +67,8 @@ class Printer:
     def _count_uses(self) -> dict[int, int]:
         counts: dict[int, int] = {}
         for value in self.epilogue.values():
-            for argument in {id(argument): argument for argument in value.args}.values():
-                counts[id(argument)] = counts.get(id(argument), 0) + value.args.count(argument)
+            for argument in value.args:
+                counts[id(argument)] = counts.get(id(argument), 0) + 1
         for value in self.epilogue.stores.values():
             counts[id(value)] = counts.get(id(value), 0) + 1
         return counts

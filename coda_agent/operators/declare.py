@@ -138,6 +138,11 @@ class Operator:
         return self.doc.splitlines()[0] if self.doc else ""
 
     @property
+    def defaults(self) -> dict[str, float | int]:
+        """Defaults of the scalar operands that have one."""
+        return {operand.name: operand.default for operand in self.operands if operand.default is not None}
+
+    @property
     def column_multiple(self) -> int:
         """What N must be divisible by: 2 where columns come in pairs, else 1."""
         extents = {operand.extent for operand in self.operands} | {output.extent for output in self.outputs}
